@@ -1,0 +1,44 @@
+"""Gymnasium-compatible vectorized environments for robot learning.
+
+Importing this module registers the ids and loads neither torch nor an engine::
+
+    import gymnasium as gym, unilab_gym
+    env = gym.make_vec("UniLab/Go2JoystickFlat-v0", num_envs=4096)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from unilab_gym.registration import register, task_ids
+
+if TYPE_CHECKING:
+    from unilab_gym.evaluate import EvalReport, evaluate
+    from unilab_gym.vector_env import UnilabVectorEnv, make
+
+__version__ = "0.1.0"
+
+__all__ = ["EvalReport", "UnilabVectorEnv", "__version__", "evaluate", "make", "task_ids"]
+
+_LAZY = {
+    "EvalReport": "unilab_gym.evaluate",
+    "UnilabVectorEnv": "unilab_gym.vector_env",
+    "evaluate": "unilab_gym.evaluate",
+    "make": "unilab_gym.vector_env",
+}
+
+register()
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        import importlib
+
+        value = getattr(importlib.import_module(_LAZY[name]), name)
+        globals()[name] = value  # shadows the submodule of the same name
+        return value
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY})

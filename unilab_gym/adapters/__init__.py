@@ -1,0 +1,1 @@
+"""Adapters for libraries that cannot take the environment as it is."""

@@ -1,0 +1,130 @@
+# pyright: basic
+"""rsl_rl 5: its `VecEnv` over a vector environment, and its configuration from an `AlgoCfg`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from rsl_rl.env import VecEnv
+from tensordict import TensorDict
+from torch import Tensor
+
+from unilab_gym.config import AlgoCfg, NetworkCfg
+from unilab_gym.errors import ConfigError, near
+from unilab_gym.vector_env import UnilabVectorEnv
+
+_ALGORITHM_KEYS = (
+    "num_learning_epochs",
+    "num_mini_batches",
+    "clip_param",
+    "gamma",
+    "lam",
+    "value_loss_coef",
+    "entropy_coef",
+    "learning_rate",
+    "max_grad_norm",
+    "schedule",
+    "desired_kl",
+    "use_clipped_value_loss",
+    "normalize_advantage_per_mini_batch",
+)
+_RUNNER_KEYS = ("num_steps_per_env", "init_std")
+
+
+class RslRlVecEnv(VecEnv):
+    """What rsl_rl's runners take.
+
+    Time limits reach rsl_rl as `extras["time_outs"]`; it then bootstraps with the value of the
+    state before the step.
+
+    Args:
+        env: An environment in mode SAME_STEP; wrappers are looked through.
+        learner_device: Where the learner keeps its tensors; None takes the environment's device.
+    """
+
+    def __init__(self, env: VectorEnv, learner_device: str | torch.device | None = None) -> None:
+        """Checks the mode.
+
+        Raises:
+            ConfigError: If the environment is not ours or resets in another mode: rsl_rl would
+                silently train on dummy transitions.
+        """
+        base = env.unwrapped
+        if not isinstance(base, UnilabVectorEnv):
+            raise ConfigError(f"RslRlVecEnv takes a UnilabVectorEnv, got {type(base).__name__}")
+        if base.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
+            raise ConfigError(
+                f"rsl_rl needs autoreset mode SameStep, got {base.metadata['autoreset_mode']}"
+            )
+        self.env = base
+        self.num_envs = base.num_envs
+        self.num_actions = base.single_action_space.shape[0]
+        self.max_episode_length = base.max_episode_length
+        self.device = torch.device(learner_device or base.device)
+        self.cfg = base.cfg
+
+    @property
+    def episode_length_buf(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Steps of the running episodes `[N]`; assigning staggers their ends."""
+        return self.env.episode_length_buf
+
+    @episode_length_buf.setter
+    def episode_length_buf(self, value: Tensor) -> None:
+        self.env.episode_length_buf = value
+
+    def get_observations(self) -> TensorDict:
+        """Every observation group of the last boundary."""
+        groups = self.env.get_observations()
+        return TensorDict(groups, batch_size=[self.num_envs]).to(self.device)
+
+    def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
+        """Steps; `dones` covers failures and time limits."""
+        _, reward, terminated, truncated, _ = self.env.step(actions)
+        extras = {"time_outs": truncated.to(self.device), "log": self.env.extras["log"]}
+        done = (terminated | truncated).to(self.device)
+        return self.get_observations(), reward.to(self.device), done, extras
+
+
+def _network(cfg: NetworkCfg) -> dict[str, Any]:
+    return {
+        "class_name": "MLPModel",
+        "hidden_dims": list(cfg.hidden_dims),
+        "activation": cfg.activation,
+        "obs_normalization": cfg.obs_normalization,
+    }
+
+
+def rsl_rl_config(algo: AlgoCfg, *, save_interval: int = 50) -> dict[str, Any]:
+    """The dictionary that `OnPolicyRunner` takes.
+
+    Args:
+        algo: Settings whose `hyper` uses rsl_rl's names; `num_steps_per_env` and `init_std`
+            belong to the runner, the others to PPO.
+        save_interval: Iterations between two checkpoints.
+
+    Raises:
+        ConfigError: On a hyperparameter that nothing would read.
+    """
+    for key in algo.hyper:
+        if key not in (*_ALGORITHM_KEYS, *_RUNNER_KEYS):
+            raise ConfigError(f"algo.hyper {near(key, (*_ALGORITHM_KEYS, *_RUNNER_KEYS))}")
+    actor = _network(algo.actor)
+    actor["distribution_cfg"] = {
+        "class_name": "GaussianDistribution",
+        "init_std": algo.hyper.get("init_std", 1.0),
+    }
+    return {
+        "num_steps_per_env": algo.hyper.get("num_steps_per_env", 24),
+        "save_interval": save_interval,
+        "obs_groups": {name: list(groups) for name, groups in algo.obs_groups.items()},
+        "actor": actor,
+        "critic": _network(algo.critic),
+        "algorithm": {
+            "class_name": "PPO",
+            **{key: algo.hyper[key] for key in _ALGORITHM_KEYS if key in algo.hyper},
+        },
+        "logger": "tensorboard",
+        "multi_gpu": None,
+    }

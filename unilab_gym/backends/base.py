@@ -1,0 +1,353 @@
+"""The backend contract: what a physics engine offers to the runtime, in about a dozen operations.
+
+A backend owns N copies of one compiled MJCF on one device. The runtime never sees an engine's
+types: it hands over torch tensors and gets torch tensors that keep their address for life.
+
+One control step, as the runtime drives it::
+
+    receipt = backend.step(ctrl, interval)      # payload, decimation loop, refresh of phase "step"
+    ...                                         # the runtime computes rewards, flags, commands
+    receipt = backend.reset(payload, mask)      # masked rows only, refresh of phase "reset"
+
+Reads are compiled once (`compile_reads`): each `FieldSlice` becomes one tensor that is valid
+after every step for phase "step" slices, and after every reset for phase "reset" slices. Reads of
+acceleration-stage fields hold the last substep's value, and 0 in rows just reset.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from unilab_gym.errors import ConfigError, UnsupportedCapabilityError, near
+from unilab_gym.model_index import FieldSlice, ModelIndex, Stage
+
+__all__ = [
+    "Backend",
+    "BackendSpec",
+    "Capabilities",
+    "FaultBit",
+    "FieldSlice",
+    "ModelIndex",
+    "ReadPlan",
+    "RecomputeLevel",
+    "Stage",
+    "StateViews",
+    "StepReceipt",
+    "TensorIntervalPayload",
+    "TensorResetRandomizationPayload",
+]
+
+MODEL_FIELDS = (
+    "geom_friction",
+    "body_mass",
+    "body_inertia",
+    "body_ipos",
+    "dof_armature",
+    "dof_damping",
+    "dof_frictionloss",
+    "actuator_gainprm",
+    "actuator_biasprm",
+    "actuator_forcerange",
+)
+"""Model fields that every shipped backend can hold per environment."""
+
+
+class FaultBit(enum.IntFlag):
+    """Named bits of the fault word, `int32 [N]`; those that end an episode come first."""
+
+    ACTION_NONFINITE = 1 << 0
+    """The action held a NaN (taken as 0) or an infinity (taken as the bound)."""
+    STATE_NONFINITE = 1 << 1
+    """Positions or velocities are NaN or infinite after physics."""
+    STATE_ABSURD = 1 << 2
+    """Positions or velocities are finite but beyond any physical bound."""
+    ENGINE_BAD_STATE = 1 << 3
+    """The engine re-initialised the row by itself (MuJoCo's BADQPOS, BADQVEL, BADQACC)."""
+    ENGINE_BAD_CTRL = 1 << 4
+    """The engine zeroed the row's controls (MuJoCo's BADCTRL)."""
+    ENGINE_ERROR = 1 << 5
+    """The engine raised for this row (arena exhausted ...); the row kept its old state."""
+    CONSTRAINT_OVERFLOW = 1 << 6
+    """The row's own constraint budget overflowed (`SimCfg.njmax`)."""
+    REWARD_NONFINITE = 1 << 7
+    """The reward is NaN or infinite (also where the state is)."""
+    CONTACT_POOL_OVERFLOW = 1 << 8
+    """The contact pool that rows share overflowed (`SimCfg.nconmax`): counted, not quarantined."""
+    SOLVER_ITERATIONS = 1 << 9
+    """The solver ran out of iterations: a metric, never quarantined."""
+
+
+QUARANTINE = (
+    FaultBit.ACTION_NONFINITE
+    | FaultBit.STATE_NONFINITE
+    | FaultBit.STATE_ABSURD
+    | FaultBit.ENGINE_BAD_STATE
+    | FaultBit.ENGINE_BAD_CTRL
+    | FaultBit.ENGINE_ERROR
+    | FaultBit.CONSTRAINT_OVERFLOW
+    | FaultBit.REWARD_NONFINITE
+)
+"""The bits that end a row's episode; the others are counted only."""
+
+
+class RecomputeLevel(enum.IntEnum):
+    """Which derived model constants follow a write of model fields."""
+
+    NONE = 0
+    """Friction, gains, damping, force limits: nothing is derived from them."""
+    ALL = 1
+    """Masses, inertias, centres of mass, armatures: `mj_setConst`."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What a backend can honour; checked when an environment is built, never in a step."""
+
+    name: str
+    device_types: tuple[str, ...]
+    """Torch device types it can run on."""
+    model_fields: tuple[str, ...] = MODEL_FIELDS
+    """Fields that can differ between environments."""
+    interval: tuple[str, ...] = ("qvel_delta",)
+    """Parts of `TensorIntervalPayload` that it applies."""
+    bitwise_deterministic: bool = False
+    """Same seed and actions give the same bits, whatever the thread count."""
+    fault_containment: bool = True
+    """A bad row leaves every other row bit-identical."""
+    quaternion_order: Literal["wxyz", "xyzw"] = "wxyz"
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """Engine fields to refresh after a step (`step`) and after a reset (`reset`)."""
+
+    step: tuple[FieldSlice, ...]
+    reset: tuple[FieldSlice, ...]
+
+    @property
+    def step_stage(self) -> Stage:
+        """The dearest stage that a phase "step" slice needs."""
+        return max((item.stage for item in self.step), default=Stage.NONE)
+
+    @property
+    def reset_stage(self) -> Stage:
+        """The dearest stage below acceleration that a phase "reset" slice needs."""
+        stages = (item.stage for item in self.reset if item.stage < Stage.ACC)
+        return max(stages, default=Stage.NONE)
+
+
+@dataclass(frozen=True)
+class BackendSpec:
+    """Everything a backend needs to build itself."""
+
+    model: Any
+    """The compiled `mujoco.MjModel`, shared by both engines, never changed."""
+    index: ModelIndex
+    num_envs: int
+    device: torch.device
+    decimation: int
+    """Physics substeps per control step."""
+    model_fields: tuple[str, ...] = ()
+    """MjModel fields that will be written per environment."""
+    num_threads: int | None = None
+    """CPU worker threads; None takes the CPUs this process may use."""
+    nconmax: int | None = None
+    """Contacts per environment in the shared pool (mjwarp)."""
+    njmax: int | None = None
+    """Constraint rows per environment (mjwarp)."""
+    deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        """Checks the counts.
+
+        Raises:
+            ConfigError: If a count is not positive or a model field is unknown.
+        """
+        if self.num_envs <= 0:
+            raise ConfigError(f"num_envs must be positive, got {self.num_envs}")
+        if self.decimation <= 0:
+            raise ConfigError(f"decimation must be positive, got {self.decimation}")
+
+
+@dataclass(frozen=True)
+class StateViews:
+    """Float32 views of the state at the last boundary; addresses never change.
+
+    Views are read-only for the caller: writes reach the engine through payloads.
+    """
+
+    qpos: Tensor  # [N, nq]
+    qvel: Tensor  # [N, nv]
+    packed: Tensor | None = None  # [N, nq + nv], where the engine keeps both side by side
+
+
+@dataclass
+class TensorResetRandomizationPayload:
+    """What a masked reset writes: one packed `mjSTATE_INTEGRATION` row per environment.
+
+    The row layout is the same on both engines; `qpos` and `qvel` are views into `state`. The
+    runtime allocates it once (`Backend.allocate_reset_payload`) and fills it at full width; rows
+    outside the mask are ignored.
+    """
+
+    state: Tensor  # [N, nstate] float32
+    qpos: Tensor  # [N, nq], view
+    qvel: Tensor  # [N, nv], view
+
+
+@dataclass
+class TensorIntervalPayload:
+    """What the next physics applies before its first substep; parts never used stay None."""
+
+    qvel_delta: Tensor | None = None  # [N, nv], added to the velocities
+
+
+_PRODUCERS = itertools.count(1)
+
+
+@dataclass(frozen=True)
+class StepReceipt:
+    """Proof that an operation of one backend was issued, in order.
+
+    Sequence numbers of one producer only grow. On CUDA the receipt carries an event; `wait`
+    makes the caller's *current* stream wait for it, without blocking the host.
+    """
+
+    sequence: int
+    producer: int
+    operation: Literal["step", "reset", "refresh"]
+    event: torch.cuda.Event | None = field(default=None, compare=False)
+
+    def wait(self) -> None:
+        """Orders the caller's current CUDA stream after the operation; nothing on the CPU."""
+        if self.event is not None:
+            self.event.wait(torch.cuda.current_stream())
+
+
+class Backend(ABC):
+    """N environments of one model on one engine. See the module docstring for the life cycle."""
+
+    capabilities: Capabilities
+    spec: BackendSpec
+    device: torch.device
+    num_envs: int
+
+    def __init__(self, spec: BackendSpec) -> None:
+        """Checks the spec against the capabilities and numbers this producer.
+
+        Raises:
+            UnsupportedCapabilityError: If the device or a model field is not supported.
+        """
+        if spec.device.type not in self.capabilities.device_types:
+            raise UnsupportedCapabilityError(
+                f"backend {self.capabilities.name!r} runs on "
+                f"{' or '.join(self.capabilities.device_types)}, not on {str(spec.device)!r}"
+            )
+        for name in spec.model_fields:
+            if name not in self.capabilities.model_fields:
+                raise UnsupportedCapabilityError(
+                    f"backend {self.capabilities.name!r} cannot randomize model field "
+                    + near(name, self.capabilities.model_fields)
+                )
+        self.spec = spec
+        self.device = spec.device
+        self.num_envs = spec.num_envs
+        self._producer = next(_PRODUCERS)
+        self._sequence = 0
+
+    def _receipt(
+        self,
+        operation: Literal["step", "reset", "refresh"],
+        event: torch.cuda.Event | None = None,
+    ) -> StepReceipt:
+        self._sequence += 1
+        return StepReceipt(self._sequence, self._producer, operation, event)
+
+    @property
+    def producer(self) -> int:
+        """This backend's number in its receipts."""
+        return self._producer
+
+    @property
+    @abstractmethod
+    def model(self) -> Any:
+        """The native model handle."""
+
+    @abstractmethod
+    def views(self) -> StateViews:
+        """Positions and velocities of the last boundary, `[N, nq]` and `[N, nv]` float32."""
+
+    @abstractmethod
+    def compile_reads(self, plan: ReadPlan) -> Mapping[FieldSlice, Tensor]:
+        """Prepares the refreshes and returns one stable float32 tensor per slice.
+
+        Called once, before the first step. Each tensor has shape `[N, *slice.shape]`.
+        """
+
+    @abstractmethod
+    def allocate_reset_payload(self) -> TensorResetRandomizationPayload:
+        """A payload whose every row is the model's default state (home keyframe)."""
+
+    @abstractmethod
+    def step(self, ctrl: Tensor, interval: TensorIntervalPayload | None) -> StepReceipt:
+        """Applies the payload, runs `decimation` substeps, refreshes phase "step" reads.
+
+        Args:
+            ctrl: Controls `[N, nu]` float32 on this device, held for all substeps.
+            interval: What to apply before the first substep, or None.
+        """
+
+    @abstractmethod
+    def reset(self, payload: TensorResetRandomizationPayload, mask: Tensor) -> StepReceipt:
+        """Writes the payload's rows where `mask` `[N]` bool is true, refreshes "reset" reads.
+
+        Rows outside the mask stay bit-identical, also in every refreshed tensor.
+        """
+
+    @abstractmethod
+    def nominal(self, name: str) -> Tensor:
+        """The immutable nominal value of a model field, float32, without the leading N."""
+
+    @abstractmethod
+    def set_model_fields(
+        self, fields: Mapping[str, Tensor], mask: Tensor, level: RecomputeLevel
+    ) -> None:
+        """Writes per-environment model fields where the mask is true, then derived constants.
+
+        Args:
+            fields: MjModel field name -> values `[N, ...]` float32; declared in the spec.
+            mask: `[N]` bool.
+            level: Which derived constants to recompute.
+        """
+
+    @abstractmethod
+    def get_model_field(self, name: str) -> Tensor:
+        """A copy of a model field's values per environment, `[N, ...]` float32."""
+
+    @abstractmethod
+    def faults(self) -> Tensor:
+        """The engine's fault bits of the last step, `int32 [N]`, a stable tensor."""
+
+    @abstractmethod
+    def get_state(self) -> Tensor:
+        """A copy of the packed `mjSTATE_INTEGRATION` rows, `[N, nstate]`, in engine precision."""
+
+    @abstractmethod
+    def set_state(self, state: Tensor, mask: Tensor) -> StepReceipt:
+        """Writes packed rows where the mask is true and refreshes phase "reset" reads."""
+
+    @abstractmethod
+    def render_state(self, row: int) -> tuple[list[float], list[float]]:
+        """Positions and velocities of one row on the host, for a renderer."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees engine resources; a second call does nothing."""

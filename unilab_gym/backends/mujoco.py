@@ -1,0 +1,343 @@
+"""MuJoCo C on the CPU through `mujoco.batch.Batch`: the embedded default.
+
+The host boundary of the package: NumPy views are bound once, rows are copied between MuJoCo's
+float64 rows and float32 torch tensors, and `flatnonzero(mask)` picks the rows of a reset. No
+reward, observation or command arithmetic happens here.
+
+The batch is shared (`persistent=False`: less memory, 2-6 % faster). A field that a call does not
+compute is then another environment's leftover, so this file copies only what the call computed
+and writes 0 to acceleration-stage reads of rows just reset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import mujoco
+import numpy as np
+import torch
+from mujoco.batch import Batch, SimulationError
+from numpy.lib.stride_tricks import as_strided
+from torch import Tensor
+
+from unilab_gym.backends.base import (
+    Backend,
+    BackendSpec,
+    Capabilities,
+    FaultBit,
+    FieldSlice,
+    ReadPlan,
+    RecomputeLevel,
+    Stage,
+    StateViews,
+    StepReceipt,
+    TensorIntervalPayload,
+    TensorResetRandomizationPayload,
+)
+from unilab_gym.errors import BackendError, ConfigError, near
+
+_WARNING_BITS = (  # order of mjtWarning in 4.0
+    FaultBit.ENGINE_BAD_STATE,  # INERTIA
+    FaultBit.CONSTRAINT_OVERFLOW,  # CONTACTFULL
+    FaultBit.CONSTRAINT_OVERFLOW,  # CNSTRFULL
+    FaultBit.ENGINE_BAD_STATE,  # BADQPOS
+    FaultBit.ENGINE_BAD_STATE,  # BADQVEL
+    FaultBit.ENGINE_BAD_STATE,  # BADQACC
+    FaultBit.ENGINE_BAD_CTRL,  # BADCTRL
+)
+
+
+def usable_cpus() -> int:
+    """CPUs this process may run on (the scheduler's mask where there is one)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Warnings go to the fault word, not to stderr and MUJOCO_LOG.TXT.
+
+    MuJoCo's warning handler is process-global, so it is saved and restored around each call.
+    """
+    saved: Callable[[str], None] | None = mujoco.get_mju_user_warning()
+    mujoco.set_mju_user_warning(lambda _: None)
+    try:
+        yield
+    finally:
+        mujoco.set_mju_user_warning(saved)
+
+
+class _Reader:
+    """Copies one field slice from a bound MuJoCo array into a float32 tensor."""
+
+    def __init__(self, item: FieldSlice, source: Any, num_envs: int) -> None:
+        self.acceleration = item.stage == Stage.ACC
+        self.tensor = torch.zeros((num_envs, *item.shape), dtype=torch.float32)
+        width = len(item.columns)
+        self._target = self.tensor.numpy().reshape(num_envs, width)
+        flat = source.reshape(num_envs, -1) if source.ndim != 2 else source
+        if flat.size and not np.shares_memory(flat, source):
+            raise BackendError(f"field {item.field!r} cannot be viewed as rows")
+        self._columns: Any = None
+        columns = np.asarray(item.columns)
+        inner = item.shape[-1] if len(item.shape) > 1 else 1
+        blocks = columns.reshape(-1, inner)
+        starts = blocks[:, 0]
+        step = int(starts[1] - starts[0]) if len(starts) > 1 else inner
+        regular = np.array_equal(
+            blocks, starts[0] + step * np.arange(len(starts))[:, None] + np.arange(inner)
+        )
+        if regular:  # equally spaced blocks are a view, no index list
+            row, col = flat.strides
+            shape = (num_envs, len(starts), inner)
+            view = flat[:, int(starts[0]) :]
+            self._source = as_strided(view, shape, (row, step * col, col), writeable=False)
+            self._target = self._target.reshape(shape)
+        else:
+            self._source, self._columns = flat, columns
+
+    def copy_all(self) -> None:
+        source = self._source if self._columns is None else self._source[:, self._columns]
+        np.copyto(self._target, source, casting="same_kind")
+
+    def copy_rows(self, ids: Any) -> None:
+        source = self._source[ids]
+        self._target[ids] = source if self._columns is None else source[:, self._columns]
+
+    def clear_rows(self, ids: Any) -> None:
+        self._target[ids] = 0.0
+
+
+class MujocoBackend(Backend):
+    """N environments in one `mujoco.batch.Batch` on all usable CPUs.
+
+    Bitwise deterministic whatever the thread count.
+    """
+
+    capabilities = Capabilities(
+        name="mujoco", device_types=("cpu",), bitwise_deterministic=True
+    )
+
+    def __init__(self, spec: BackendSpec) -> None:
+        """Builds the batch at the default state.
+
+        Raises:
+            ConfigError: If `num_threads` is not positive.
+        """
+        super().__init__(spec)
+        threads = usable_cpus() if spec.num_threads is None else spec.num_threads
+        if threads <= 0:
+            raise ConfigError(f"num_threads must be positive, got {threads}")
+        n, index = spec.num_envs, spec.index
+        self._batch: Any = Batch(spec.model, n, nthread=threads, persistent=False)
+        self._rows = self._batch.state  # [N, nstate] float64
+        start, width = index.qpos_offset, index.nq + index.nv
+        self._rows_q = self._rows[:, start : start + width]
+        self._q = torch.zeros((n, width), dtype=torch.float32)
+        self._q_np = self._q.numpy()
+        self._rows_qvel = self._batch.bind("qvel")
+        self._rows_ctrl = self._batch.bind("ctrl")
+        self._default_row = self._pack_default()
+        self._rows[:] = self._default_row
+        np.copyto(self._q_np, self._rows_q, casting="same_kind")
+        self._fields = {name: self._batch.expand(name) for name in spec.model_fields}
+        self._warning = self._batch.warning
+        self._counts = self._warning[:, :, 1]
+        self._faults = torch.zeros(n, dtype=torch.int32)
+        self._faults_np = self._faults.numpy()
+        self._faulty = False
+        self._plan = ReadPlan((), ())
+        self._step_readers: list[_Reader] = []
+        self._reset_readers: list[_Reader] = []
+        self._step_stage = self._reset_stage = mujoco.mjtStage.mjSTAGE_NONE
+        self._bound: dict[int, tuple[Tensor, Any]] = {}
+        self._closed = False
+
+    def _pack_default(self) -> Any:
+        index = self.spec.index
+        data = mujoco.MjData(self.spec.model)
+        data.qpos[:] = index.default_qpos
+        data.ctrl[:] = index.default_ctrl
+        row = np.zeros(index.nstate)
+        mujoco.mj_getState(self.spec.model, data, row, mujoco.mjtState.mjSTATE_INTEGRATION)
+        return row
+
+    @property
+    def model(self) -> Any:
+        """The shared `mujoco.MjModel`."""
+        return self.spec.model
+
+    @property
+    def batch(self) -> Any:
+        """The native `mujoco.batch.Batch`."""
+        return self._batch
+
+    def views(self) -> StateViews:
+        """Float32 copies of the state at the last boundary."""
+        nq = self.spec.index.nq
+        return StateViews(qpos=self._q[:, :nq], qvel=self._q[:, nq:], packed=self._q)
+
+    def _array(self, tensor: Tensor) -> Any:
+        """A NumPy view of a caller's tensor, made once per tensor."""
+        entry = self._bound.get(tensor.data_ptr())
+        if entry is None or entry[0] is not tensor:
+            entry = (tensor, tensor.numpy())
+            self._bound[tensor.data_ptr()] = entry
+        return entry[1]
+
+    def compile_reads(self, plan: ReadPlan) -> Mapping[FieldSlice, Tensor]:
+        """Binds the fields; see the base class."""
+        nq = self.spec.index.nq
+        tensors: dict[FieldSlice, Tensor] = {}
+        readers: dict[FieldSlice, _Reader] = {}
+        for item in dict.fromkeys((*plan.step, *plan.reset)):
+            if item.field in ("qpos", "qvel") and item.is_range:
+                offset = item.columns[0] + (nq if item.field == "qvel" else 0)
+                view = self._q[:, offset : offset + len(item.columns)]
+                tensors[item] = view.unflatten(1, item.shape)
+                continue
+            source = self._batch.bind(item.field)
+            readers[item] = _Reader(item, source, self.num_envs)
+            tensors[item] = readers[item].tensor
+        self._plan = plan
+        self._step_readers = [readers[item] for item in plan.step if item in readers]
+        self._reset_readers = [readers[item] for item in plan.reset if item in readers]
+        stages = (mujoco.mjtStage.mjSTAGE_NONE, mujoco.mjtStage.mjSTAGE_POS)
+        stages = (*stages, mujoco.mjtStage.mjSTAGE_VEL, mujoco.mjtStage.mjSTAGE_VEL)
+        # ACC reads hold the last substep's value: stage ACC would use a control never applied.
+        self._step_stage = stages[plan.step_stage]
+        self._reset_stage = stages[plan.reset_stage]
+        return tensors
+
+    def allocate_reset_payload(self) -> TensorResetRandomizationPayload:
+        """Default rows in float32."""
+        row = torch.from_numpy(self._default_row.astype(np.float32))
+        state = row.repeat(self.num_envs, 1)
+        index = self.spec.index
+        q, v = index.qpos_offset, index.qvel_offset
+        return TensorResetRandomizationPayload(
+            state=state, qpos=state[:, q : q + index.nq], qvel=state[:, v : v + index.nv]
+        )
+
+    def step(self, ctrl: Tensor, interval: TensorIntervalPayload | None) -> StepReceipt:
+        """One call of the batch for the whole decimation loop; see the base class."""
+        self._check_open()
+        np.copyto(self._rows_ctrl, self._array(ctrl))
+        if interval is not None and interval.qvel_delta is not None:
+            self._rows_qvel += self._array(interval.qvel_delta)
+        failed: Any = None
+        with _quiet():
+            try:
+                self._batch.step(nstep=self.spec.decimation, stage=self._step_stage)
+            except SimulationError as error:
+                failed = error.ids
+        np.copyto(self._q_np, self._rows_q, casting="same_kind")
+        for reader in self._step_readers:
+            reader.copy_all()
+        self._read_faults(failed)
+        return self._receipt("step")
+
+    def _read_faults(self, failed: Any) -> None:
+        if self._faulty:
+            self._faults_np[:] = 0
+            self._faulty = False
+        if self._counts.any():
+            for column, bit in enumerate(_WARNING_BITS):
+                self._faults_np[self._counts[:, column] > 0] |= int(bit)
+            self._warning[:] = 0
+            self._faulty = True
+        if failed is not None:
+            self._faults_np[np.asarray(failed)] |= int(FaultBit.ENGINE_ERROR)
+            self._faulty = True
+
+    def reset(self, payload: TensorResetRandomizationPayload, mask: Tensor) -> StepReceipt:
+        """Resets and refreshes the masked rows only; see the base class."""
+        self._check_open()
+        ids = np.flatnonzero(self._array(mask))
+        if ids.size:
+            self._write_rows(ids, self._array(payload.state)[ids])
+        return self._receipt("reset")
+
+    def _write_rows(self, ids: Any, rows: Any) -> None:
+        with _quiet():
+            self._batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE)
+            self._rows[ids] = rows
+            if self._reset_stage != mujoco.mjtStage.mjSTAGE_NONE:
+                self._batch.forward(ids, stage=self._reset_stage)
+        self._q_np[ids] = self._rows_q[ids]
+        for reader in self._reset_readers:
+            if reader.acceleration:
+                reader.clear_rows(ids)
+            else:
+                reader.copy_rows(ids)
+
+    def nominal(self, name: str) -> Tensor:
+        """The compiled model's value; see the base class."""
+        value = np.array(getattr(self.spec.model, name), dtype=np.float32)
+        return torch.from_numpy(value)
+
+    def _field(self, name: str) -> Any:
+        if name not in self._fields:
+            raise ConfigError(f"model field not declared: {near(name, self._fields)}")
+        return self._fields[name]
+
+    def set_model_fields(
+        self, fields: Mapping[str, Tensor], mask: Tensor, level: RecomputeLevel
+    ) -> None:
+        """Writes masked rows; a value equal to the nominal one keeps the nominal float64 bits."""
+        self._check_open()
+        ids = np.flatnonzero(self._array(mask))
+        if not ids.size:
+            return
+        for name, values in fields.items():
+            nominal = getattr(self.spec.model, name)
+            given = values.numpy()[ids]
+            same = given == nominal.astype(np.float32)
+            self._field(name)[ids] = np.where(same, nominal, given)
+        if level >= RecomputeLevel.ALL:
+            with _quiet():
+                self._batch.set_const(ids)
+
+    def get_model_field(self, name: str) -> Tensor:
+        """Per-environment values, float32 copy."""
+        return torch.from_numpy(self._field(name).astype(np.float32))
+
+    def faults(self) -> Tensor:
+        """Warnings and errors of the last step as fault bits, `int32 [N]`."""
+        return self._faults
+
+    def get_state(self) -> Tensor:
+        """A float64 copy of the packed rows."""
+        return torch.from_numpy(self._rows.copy())
+
+    def set_state(self, state: Tensor, mask: Tensor) -> StepReceipt:
+        """Writes packed rows; see the base class."""
+        self._check_open()
+        ids = np.flatnonzero(mask.numpy())
+        if ids.size:
+            self._write_rows(ids, state.numpy()[ids])
+        return self._receipt("reset")
+
+    def render_state(self, row: int) -> tuple[list[float], list[float]]:
+        """Positions and velocities of one row in float64."""
+        self._check_open()
+        index = self.spec.index
+        q, v = index.qpos_offset, index.qvel_offset
+        values = self._rows[row]
+        return values[q : q + index.nq].tolist(), values[v : v + index.nv].tolist()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise BackendError("the backend is closed")
+
+    def close(self) -> None:
+        """Drops the batch; its worker threads end with it."""
+        self._closed = True
+        self._batch = None
+        self._fields = {}
+        self._step_readers, self._reset_readers = [], []
+        self._bound = {}

@@ -1,0 +1,41 @@
+"""Policy contract, cross-backend guard, run record; importing it loads no torch and no engine."""
+
+from unilab_gym.contract.compare import ABSENT, Difference
+from unilab_gym.contract.guard import (
+    ALLOWLIST,
+    DENYLIST,
+    WARNING_LIST,
+    ReplayReport,
+    check_replay,
+    resolve_sim2sim_config,
+)
+from unilab_gym.contract.load_guard import policy_load_dim_guard
+from unilab_gym.contract.plain import REASONS
+from unilab_gym.contract.resolve import SCHEMA, contract_hash, resolve, resolve_from
+from unilab_gym.contract.snapshot import build_snapshot
+from unilab_gym.contract.tracker import ExperimentTracker, find_run, new_run_dir
+from unilab_gym.errors import CrossBackendIncompatibleError, CrossBackendWarning, RunFolderError
+
+__all__ = [
+    "ABSENT",
+    "ALLOWLIST",
+    "DENYLIST",
+    "REASONS",
+    "SCHEMA",
+    "WARNING_LIST",
+    "CrossBackendIncompatibleError",
+    "CrossBackendWarning",
+    "Difference",
+    "ExperimentTracker",
+    "ReplayReport",
+    "RunFolderError",
+    "build_snapshot",
+    "check_replay",
+    "contract_hash",
+    "find_run",
+    "new_run_dir",
+    "policy_load_dim_guard",
+    "resolve",
+    "resolve_from",
+    "resolve_sim2sim_config",
+]

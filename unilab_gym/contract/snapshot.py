@@ -1,0 +1,262 @@
+"""The contract snapshot of a run: what is recorded at training and checked before a replay.
+
+    {"schema": ..., "declared": {dotted path: value}, "resolved": {...}}
+
+`declared` holds the configuration paths of `tiers.sections()` that the owner has, `resolved` is the
+contract of `resolve`. A run record (`run_config.json`) holds `run`, `config` and
+`contract_snapshot`; an ONNX file holds the resolved contract under the metadata key `unilab_gym`.
+Reading fails closed: whatever is not plainly a snapshot of this version is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Any, cast
+
+from unilab_gym.config import OwnerCfg, from_dict
+from unilab_gym.contract.plain import parse_json, plain, read_json, refuse, restored
+from unilab_gym.contract.resolve import CONTRACT_KEYS, SCHEMA, resolve
+from unilab_gym.contract.tiers import RETIRED, sections
+from unilab_gym.errors import ConfigError
+
+RUN_CONFIG = "run_config.json"
+ONNX_KEY = "unilab_gym"
+
+_PARENTS = 3
+"""How far above a checkpoint its run record may lie."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One side of a comparison."""
+
+    where: str
+    """What it was made from, for messages."""
+    declared: Mapping[str, Any] | None
+    """Configuration path -> value; None where only the resolved contract is known."""
+    resolved: Mapping[str, Any] | None
+    """The resolved contract; None where the configuration cannot be built."""
+    frozen_algo: bool = False
+    """Whether the learner's part is fixed in a file (ONNX) and not to be compared."""
+    play_only: bool = False
+    """Whether nothing is trained under it."""
+
+
+def build_snapshot(owner_cfg: OwnerCfg) -> dict[str, Any]:
+    """The snapshot of an owner configuration.
+
+    Raises:
+        ConfigError: If a value has no strict JSON form (with its path) or the scene does not build.
+    """
+    return {
+        "schema": SCHEMA,
+        "declared": declared_of(plain(owner_cfg)),
+        "resolved": resolve(owner_cfg),
+    }
+
+
+def declared_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The recorded paths that a plain configuration has; None is a value, absent stays absent."""
+    declared: dict[str, Any] = {}
+    for path in sections():
+        found, value = _lookup(config, path)
+        if found:
+            declared[path] = _robot_name(value) if path == "env.scene.robot" else value
+    return declared
+
+
+def _robot_name(value: Any) -> Any:
+    """The file's name: where it lies on this machine is no part of a contract."""
+    return PurePath(value.replace("\\", "/")).name if isinstance(value, str) else value
+
+
+def _lookup(config: Mapping[str, Any], path: str) -> tuple[bool, Any]:
+    node: Any = config
+    for part in path.split("."):
+        if not isinstance(node, Mapping) or part not in node:
+            return False, None
+        node = cast("Mapping[str, Any]", node)[part]
+    return True, node
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def run_config_path(source: str | Path) -> Path:
+    """The run record of a run folder, of itself, or of a checkpoint inside a run folder.
+
+    Raises:
+        CrossBackendIncompatibleError: If there is none (reason "missing").
+    """
+    path = Path(source).expanduser()
+    if path.name == RUN_CONFIG:
+        return path
+    if path.is_dir():
+        return path / RUN_CONFIG
+    if not path.exists():
+        refuse("missing", f"there is no {path}")
+    if path.suffix == ".json":
+        return path
+    for folder in path.resolve().parents[:_PARENTS]:
+        if (folder / RUN_CONFIG).exists():
+            return folder / RUN_CONFIG
+    refuse("missing", f"{path} lies in no run folder: no {RUN_CONFIG} beside or above it")
+
+
+def load_source(source: str | Path | Mapping[str, Any]) -> Snapshot:
+    """The trained side, from a run folder, run record, checkpoint, ONNX file or mapping.
+
+    Raises:
+        CrossBackendIncompatibleError: On anything that is not plainly a snapshot.
+    """
+    if isinstance(source, Mapping):
+        where = "the source configuration"
+        try:
+            return from_mapping(source, where)
+        except ConfigError as error:
+            refuse("bad_type", f"{where} has no strict JSON form: {error}")
+    path = Path(source).expanduser()
+    if path.suffix.lower() == ".onnx":
+        document = parse_json(_onnx_document(path), f"the metadata of {path}")
+        side = from_mapping(document, str(path), must_be_recorded=True)
+        return Snapshot(side.where, side.declared, side.resolved, frozen_algo=True)
+    record = run_config_path(path)
+    data = read_json(record)
+    if "contract_snapshot" not in data:
+        refuse("no_snapshot", f"{record} holds no contract_snapshot")
+    return from_mapping(data, str(record))
+
+
+def load_target(target: OwnerCfg | Mapping[str, Any]) -> Snapshot:
+    """The side to run on, from an owner configuration or a mapping.
+
+    Raises:
+        CrossBackendIncompatibleError: If it cannot be built (reason "invalid_target").
+    """
+    where = "the target configuration"
+    try:
+        if isinstance(target, OwnerCfg):
+            snapshot = build_snapshot(target)
+            play = target.training.play_only
+            return Snapshot(where, snapshot["declared"], snapshot["resolved"], play_only=play)
+        return from_mapping(target, where)
+    except ConfigError as error:
+        refuse("invalid_target", f"{where} does not build: {error}")
+
+
+def from_mapping(
+    data: Mapping[str, Any], where: str, *, must_be_recorded: bool = False
+) -> Snapshot:
+    """A side from a run record, a snapshot, a resolved contract, or a plain configuration.
+
+    Args:
+        data: The mapping; it is not changed.
+        where: What it is, for messages.
+        must_be_recorded: Refuse a plain configuration.
+
+    Raises:
+        CrossBackendIncompatibleError: On an integrity problem.
+        ConfigError: If a value has no strict JSON form.
+    """
+    data = plain(data)
+    if "contract_snapshot" in data:
+        config = data.get("config")
+        if config is not None and not isinstance(config, dict):
+            refuse("bad_type", f"{where}: config is {type(config).__name__}, not an object")
+        _no_retired(cast("dict[str, Any]", config or {}), where)
+        return _checked_snapshot(data["contract_snapshot"], where)
+    if "declared" in data:
+        return _checked_snapshot(data, where)
+    if "schema" in data or must_be_recorded:
+        return Snapshot(where, None, _checked_contract(data, where))
+    return _from_config(data, where)
+
+
+def _from_config(config: Mapping[str, Any], where: str) -> Snapshot:
+    """A plain configuration; its contract is known only where an owner can be built from it."""
+    _no_retired(config, where)
+    declared = declared_of(config)
+    if not declared:
+        refuse("no_snapshot", f"{where} holds no configuration that a contract could be read from")
+    try:
+        resolved = resolve(from_dict(OwnerCfg, restored(config)))
+    except ConfigError:
+        resolved = None
+    play = _lookup(config, "training.play_only")[1] is True
+    return Snapshot(where, declared, resolved, play_only=play)
+
+
+def _checked_snapshot(data: Any, where: str) -> Snapshot:
+    snapshot = _mapping(data, f"{where}: contract_snapshot")
+    _known_schema(snapshot, f"{where}: contract_snapshot")
+    for key in snapshot:
+        if key not in ("schema", "declared", "resolved"):
+            refuse("unknown_key", f"{where}: contract_snapshot.{key} is outside the schema")
+    declared = _mapping(snapshot.get("declared"), f"{where}: contract_snapshot.declared")
+    _no_retired(declared, where)
+    for path in declared:
+        if path not in sections():
+            refuse("unknown_key", f"{where}: declared path {path!r} is outside the schema")
+    return Snapshot(where, declared, _checked_contract(snapshot.get("resolved"), where))
+
+
+def _checked_contract(data: Any, where: str) -> dict[str, Any]:
+    contract = _mapping(data, f"{where}: the resolved contract")
+    _known_schema(contract, f"{where}: the resolved contract")
+    for key, value in contract.items():
+        if key not in CONTRACT_KEYS:
+            refuse("unknown_key", f"{where}: resolved.{key} is outside the schema")
+        if not isinstance(value, CONTRACT_KEYS[key]) or isinstance(value, bool):
+            refuse("bad_type", f"{where}: resolved.{key} cannot be a {type(value).__name__}")
+    return contract
+
+
+def _mapping(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        refuse("bad_type", f"{what} is {type(value).__name__}, not an object")
+    if not value:
+        refuse("bad_type", f"{what} is empty")
+    return cast("dict[str, Any]", value)
+
+
+def _known_schema(data: Mapping[str, Any], what: str) -> None:
+    if data.get("schema") != SCHEMA:
+        given = repr(data["schema"]) if "schema" in data else "none"
+        refuse("unknown_schema", f"{what} has schema {given}; this version reads {SCHEMA!r}")
+
+
+def _no_retired(config: Mapping[str, Any], where: str) -> None:
+    for path, successor in RETIRED.items():
+        if path in config or _lookup(config, path)[0]:
+            refuse("retired_key", f"{where} holds the retired key {path}; now it is {successor}")
+
+
+def _onnx_document(path: Path) -> str:
+    """The JSON text in an ONNX file's metadata."""
+    if path.is_dir():
+        refuse("not_a_file", f"{path} is a folder, not a file")
+    if not path.exists():
+        refuse("missing", f"there is no {path}")
+    try:
+        metadata = _onnx_metadata(path)
+    except ImportError:
+        raise
+    except Exception as error:  # onnx and onnxruntime each have their own classes
+        refuse("unreadable", f"{path} is not an ONNX file that can be read: {error}")
+    if ONNX_KEY not in metadata:
+        refuse("no_snapshot", f"{path} has no metadata key {ONNX_KEY!r}")
+    return metadata[ONNX_KEY]
+
+
+def _onnx_metadata(path: Path) -> dict[str, str]:
+    try:
+        import onnx
+    except ImportError:  # core installs have onnxruntime alone
+        import onnxruntime
+
+        session: Any = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+        return dict(session.get_modelmeta().custom_metadata_map)
+    model = onnx.load(str(path), load_external_data=False)
+    return {entry.key: entry.value for entry in model.metadata_props}

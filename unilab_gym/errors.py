@@ -1,0 +1,84 @@
+"""Every error that the package raises on purpose, and the helper that words them.
+
+Errors are raised when something is built or called; data inside a step never raises, it sets a
+fault bit (see `unilab_gym.backends.base.FaultBit`).
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class UnilabGymError(Exception):
+    """Base class of the package's own errors."""
+
+
+class ConfigError(UnilabGymError, ValueError):
+    """A configuration that cannot be built: unknown key, no match, value out of range."""
+
+
+class BackendError(UnilabGymError, RuntimeError):
+    """An engine failed in a way that no row-wise fault describes."""
+
+
+class BackendUnavailableError(BackendError, ImportError):
+    """The asked engine is not installed, or cannot run on this machine."""
+
+
+class UnsupportedCapabilityError(UnilabGymError, ValueError):
+    """A backend was asked for something that it cannot honour."""
+
+
+class UndeclaredRead(UnilabGymError, LookupError):  # noqa: N818  (the contract's name)
+    """A term asked the frame for a read that it did not declare."""
+
+
+class ReceiptError(UnilabGymError, RuntimeError):
+    """A receipt that is stale, was consumed before, or comes from another producer."""
+
+
+class FaultError(UnilabGymError, RuntimeError):
+    """Raised by `on_fault="raise"`: names the faulty rows and their causes."""
+
+
+class RunFolderError(UnilabGymError, OSError):
+    """A run folder that is not there, or that cannot be written."""
+
+
+class CrossBackendIncompatibleError(UnilabGymError, ValueError):
+    """A policy and the configuration it would run under do not share a contract."""
+
+    def __init__(self, message: str, *, reason: str, report: object = None) -> None:
+        """Holds the reason beside the message.
+
+        Args:
+            message: What was found and what to do.
+            reason: One of `unilab_gym.contract.REASONS`.
+            report: The `ReplayReport`, where fields differ.
+        """
+        super().__init__(message)
+        self.reason = reason
+        self.report = report
+
+
+class CrossBackendWarning(UserWarning):
+    """A replay that goes on although something differs or could not be verified."""
+
+
+def near(given: str, available: Iterable[str], limit: int = 8) -> str:
+    """Words what was given against what is there, nearest candidates first.
+
+    Args:
+        given: The text that matched nothing.
+        available: Every valid text.
+        limit: How many valid texts to list at the most.
+
+    Returns:
+        A half sentence such as `"'hipp'; did you mean 'hip'? available: hip, knee"`.
+    """
+    names = list(dict.fromkeys(str(name) for name in available))
+    close = difflib.get_close_matches(str(given), names, n=3, cutoff=0.5)
+    hint = f"; did you mean {' or '.join(repr(name) for name in close)}?" if close else ";"
+    shown = ", ".join(names[:limit]) + (f", ... ({len(names)} in all)" if len(names) > limit else "")
+    return f"{given!r}{hint} available: {shown or 'nothing'}"

@@ -1,0 +1,1 @@
+"""Terms that tasks are made of: read them, use them, copy them."""

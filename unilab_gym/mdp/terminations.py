@@ -1,0 +1,36 @@
+"""Termination terms: one flag per environment."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from unilab_gym.runtime.reads import EpisodeStep, GeomContact, ProjectedGravity
+from unilab_gym.runtime.term import BuildContext, Term, TermFrame, term
+
+
+@term(reads=(EpisodeStep(),))
+class TimeOut(Term):
+    """True where the episode has reached its limit; use with `time_out=True`."""
+
+    def __init__(self, ctx: BuildContext) -> None:
+        """Takes the limit in control steps."""
+        super().__init__(ctx)
+        self._limit = ctx.max_episode_steps
+
+    def __call__(self, frame: TermFrame) -> Tensor:  # [N] bool
+        """Compares the episode's steps with the limit."""
+        return frame[EpisodeStep()] >= self._limit
+
+
+@term(reads=(ProjectedGravity(),))
+def bad_orientation(frame: TermFrame, *, limit_deg: float) -> Tensor:  # [N] bool
+    """True where the base's z axis is more than `limit_deg` degrees from vertical."""
+    return frame[ProjectedGravity()][:, 2] > -math.cos(math.radians(limit_deg))
+
+
+@term(reads=lambda p: (GeomContact(p["geoms"], p["margin"]),))
+def geom_contact(frame: TermFrame, *, geoms: tuple[str, ...], margin: float) -> Tensor:  # [N] bool
+    """True where any of the geoms is below `margin` m over flat ground (kinematic)."""
+    return frame[GeomContact(geoms, margin)].any(-1)

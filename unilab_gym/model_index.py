@@ -1,0 +1,225 @@
+"""Name tables of a compiled model: plain Python, no engine, no torch.
+
+`ModelIndex` is what configs, reads and the policy contract resolve names against. It is built by
+`unilab_gym.scene` from an `MjModel`.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from unilab_gym.errors import ConfigError, near
+
+
+class Stage(enum.IntEnum):
+    """The forward stage after which a field is current; same order as MuJoCo's mjtStage."""
+
+    NONE = 0
+    """State itself: qpos, qvel."""
+    POS = 1
+    """Kinematics, position sensors."""
+    VEL = 2
+    """Velocities, velocity sensors."""
+    ACC = 3
+    """Forces and accelerations: the last substep's value, 0 after a reset."""
+
+
+@dataclass(frozen=True)
+class FieldSlice:
+    """Columns of one engine field, flattened to `[N, width]`, and the shape they form."""
+
+    field: str
+    """Engine field: qpos, qvel, xpos, xquat, geom_xpos, geom_xmat, site_xpos, sensordata ..."""
+    columns: tuple[int, ...]
+    """Column numbers in the flattened field, in the order of the result."""
+    shape: tuple[int, ...]
+    """Shape of one row of the result."""
+    stage: Stage
+
+    @property
+    def is_range(self) -> bool:
+        """Whether the columns are consecutive."""
+        first = self.columns[0]
+        return self.columns == tuple(range(first, first + len(self.columns)))
+
+
+@dataclass(frozen=True)
+class JointInfo:
+    """One hinge or slide joint."""
+
+    name: str
+    qpos_adr: int
+    dof_adr: int
+    lower: float
+    """Lower limit in rad or m; -inf when not limited."""
+    upper: float
+    default: float
+    """Position in the home keyframe."""
+    armature: float
+
+
+@dataclass(frozen=True)
+class ActuatorInfo:
+    """One position actuator: force = kp * (ctrl - q) - kd * qdot, within +-effort."""
+
+    name: str
+    index: int
+    joint: str
+    kp: float
+    kd: float
+    effort: float
+    """Force limit in N m; inf when not limited."""
+
+
+@dataclass(frozen=True)
+class SensorInfo:
+    """Where a named sensor lies in `sensordata`."""
+
+    name: str
+    adr: int
+    dim: int
+    stage: Stage
+
+
+@dataclass(frozen=True)
+class GeomInfo:
+    """One geom: what a flat-ground gap needs."""
+
+    name: str
+    index: int
+    body: str
+    kind: str
+    """plane, sphere, capsule, ellipsoid, cylinder, box, mesh."""
+    size: tuple[float, float, float]
+    friction: tuple[float, float, float]
+    """Slide, spin and roll friction."""
+
+
+@dataclass(frozen=True)
+class ModelIndex:
+    """Every name of a model and where it lies."""
+
+    nq: int
+    nv: int
+    nu: int
+    nstate: int
+    """Width of a packed mjSTATE_INTEGRATION row."""
+    qpos_offset: int
+    """Column of qpos in that row."""
+    qvel_offset: int
+    floating: bool
+    """Whether the first joint is free: qpos[:7], qvel[:6] are the root's."""
+    root_body: str
+    default_qpos: tuple[float, ...]
+    default_ctrl: tuple[float, ...]
+    joints: tuple[JointInfo, ...]
+    """Scalar joints in natural order (the free joint is not among them)."""
+    actuators: tuple[ActuatorInfo, ...]
+    bodies: Mapping[str, int]
+    geoms: Mapping[str, GeomInfo]
+    sites: Mapping[str, int]
+    sensors: Mapping[str, SensorInfo]
+    sim_dt: float
+    field_widths: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Engine field -> columns per environment."""
+
+    @property
+    def joint_names(self) -> tuple[str, ...]:
+        """Scalar joints in natural order."""
+        return tuple(joint.name for joint in self.joints)
+
+    def joint(self, name: str) -> JointInfo:
+        """The joint of that name.
+
+        Raises:
+            ConfigError: If there is none.
+        """
+        for joint in self.joints:
+            if joint.name == name:
+                return joint
+        raise ConfigError(f"no joint {near(name, self.joint_names)}")
+
+    def actuator_of(self, joint: str) -> ActuatorInfo:
+        """The actuator that drives a joint.
+
+        Raises:
+            ConfigError: If none does.
+        """
+        for actuator in self.actuators:
+            if actuator.joint == joint:
+                return actuator
+        driven = (actuator.joint for actuator in self.actuators)
+        raise ConfigError(f"no actuator drives joint {near(joint, driven)}")
+
+    def names(self, kind: str) -> tuple[str, ...]:
+        """All names of a kind: joint, body, geom, site, sensor or actuator."""
+        tables: dict[str, Iterable[str]] = {
+            "joint": self.joint_names,
+            "body": self.bodies,
+            "geom": self.geoms,
+            "site": self.sites,
+            "sensor": self.sensors,
+            "actuator": (actuator.name for actuator in self.actuators),
+        }
+        if kind not in tables:
+            raise ConfigError(f"unknown kind of name {near(kind, tables)}")
+        return tuple(tables[kind])
+
+    def match(
+        self, kind: str, patterns: str | Iterable[str], *, keep_order: bool = True
+    ) -> tuple[str, ...]:
+        """Names of a kind that fully match regular expressions.
+
+        Args:
+            kind: joint, body, geom, site, sensor or actuator.
+            patterns: One or more regular expressions; each must match something.
+            keep_order: Follow the order of the patterns; else the model's order.
+
+        Returns:
+            The names, each once.
+
+        Raises:
+            ConfigError: If a pattern is not valid or matches nothing.
+        """
+        names = self.names(kind)
+        found: list[str] = []
+        for pattern in (patterns,) if isinstance(patterns, str) else tuple(patterns):
+            try:
+                hits = [name for name in names if re.fullmatch(pattern, name)]
+            except re.error as error:
+                raise ConfigError(f"{kind} pattern {pattern!r} is not valid: {error}") from None
+            if not hits:
+                raise ConfigError(f"no {kind} matches {near(pattern, names)}")
+            found.extend(hits)
+        unique = tuple(dict.fromkeys(found))
+        return unique if keep_order else tuple(name for name in names if name in set(unique))
+
+    def per_joint(
+        self, what: str, value: float | Mapping[str, float], joints: tuple[str, ...]
+    ) -> tuple[float, ...]:
+        """One number per joint from a scalar or from `{pattern: number}`.
+
+        Raises:
+            ConfigError: If a pattern matches nothing, two patterns claim one joint with
+                different values, or a joint gets none.
+        """
+        if not isinstance(value, Mapping):
+            return (float(value),) * len(joints)
+        result: dict[str, float] = {}
+        for pattern, number in value.items():
+            hits = [name for name in joints if re.fullmatch(pattern, name)]
+            if not hits:
+                raise ConfigError(f"{what}: no joint matches {near(pattern, joints)}")
+            for name in hits:
+                if result.get(name, float(number)) != float(number):
+                    raise ConfigError(
+                        f"{what}: joint {name!r} is claimed with {result[name]} and {number}"
+                    )
+                result[name] = float(number)
+        missing = [name for name in joints if name not in result]
+        if missing:
+            raise ConfigError(f"{what}: no value for joints {missing}")
+        return tuple(result[name] for name in joints)

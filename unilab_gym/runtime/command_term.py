@@ -1,0 +1,85 @@
+"""What command generators are written from: `CommandTerm` and the countdown `StepTimer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from unilab_gym.errors import ConfigError
+from unilab_gym.runtime.frame import TermFrame
+from unilab_gym.runtime.term import BuildContext
+
+
+class CommandTerm:
+    """Base of command generators. Decorate subclasses with `@term(reads=...)`.
+
+    A subclass allocates `self.value` (and entries of `self.parts`) in `__init__`, writes them in
+    place, and implements `reset(mask, frame)` and `update(frame)`.
+    """
+
+    value: Tensor
+    parts: dict[str, Tensor]
+    component_names: tuple[str, ...] = ()
+    """Names of the value's components, for the policy contract and logs."""
+
+    def __init__(self, ctx: BuildContext) -> None:
+        """Keeps the sizes; parameters are the subclass's keyword-only arguments."""
+        self.num_envs = ctx.num_envs
+        self.device = ctx.device
+        self.parts = {}
+
+    def reset(self, mask: Tensor, frame: TermFrame) -> None:
+        """Draws a new command in the masked rows, as their episode begins."""
+        raise NotImplementedError(type(self).__name__)
+
+    def update(self, frame: TermFrame) -> None:
+        """One control step has passed: count down, resample due rows."""
+        raise NotImplementedError(type(self).__name__)
+
+
+class StepTimer:
+    """Counts whole control steps down to the next event of each row.
+
+    Float32 holds whole numbers here, so a period of 1.0 s at 0.02 s is exactly 50 steps.
+    """
+
+    def __init__(self, ctx: BuildContext, seconds: tuple[float, float], key: str = "timer") -> None:
+        """Allocates the countdown `[N]` and its random streams.
+
+        Raises:
+            ConfigError: If the range is not 0 < low <= high.
+        """
+        low, high = seconds
+        if not 0 < low <= high:
+            raise ConfigError(f"{ctx.owner}: a period must be 0 < low <= high, got {seconds}")
+        first = max(1, round(low / ctx.control_dt))
+        last = max(1, round(high / ctx.control_dt))
+        self._fixed = float(first) if first == last else None
+        self.left = ctx.zeros()
+        self._due = ctx.zeros(dtype=torch.bool)
+        self._uniform: dict[str, Callable[[], Tensor]] = {}
+        if self._fixed is None:  # floor of [first, last + 1), short of rounding up to last + 1
+            self._uniform = {
+                phase: ctx.uniform(1, phase, first, last + 0.999, key)
+                for phase in ("step", "reset")
+            }
+
+    def _restart(self, mask: Tensor, phase: str) -> None:
+        if self._fixed is not None:
+            self.left.masked_fill_(mask, self._fixed)
+        else:
+            steps = self._uniform[phase]()[:, 0].floor()
+            torch.where(mask, steps, self.left, out=self.left)
+
+    def advance(self) -> Tensor:
+        """One step passes: `[N]` bool, which rows are due; their countdown restarts."""
+        self.left.sub_(1.0)
+        torch.le(self.left, 0.0, out=self._due)
+        self._restart(self._due, "step")
+        return self._due
+
+    def reset(self, mask: Tensor) -> None:
+        """Masked rows restart their countdown."""
+        self._restart(mask, "reset")

@@ -1,0 +1,285 @@
+"""`ManagerBasedRlEnv`: the runtime without Gymnasium.
+
+Usable by itself: `step(action)` and `reset(...)` return a `TorchEnvState` whose tensors are the
+runtime's persistent carriers, valid until the next call. `unilab_gym.vector_env` adds spaces,
+modes and copies on top.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from unilab_gym.backends.base import Backend, BackendSpec
+from unilab_gym.config import EnvCfg
+from unilab_gym.errors import ConfigError, near
+from unilab_gym.model_index import ModelIndex
+from unilab_gym.runtime import rng as rng_module
+from unilab_gym.runtime.faults import FaultMonitor, fault_names
+from unilab_gym.runtime.frame import Frame, SceneTensorReadPlan
+from unilab_gym.runtime.log import EpisodeLog
+from unilab_gym.runtime.managers.actions import ActionManager
+from unilab_gym.runtime.managers.commands import CommandManager
+from unilab_gym.runtime.managers.events import EventManager, event_fields
+from unilab_gym.runtime.managers.metrics import MetricsManager
+from unilab_gym.runtime.managers.observations import ObservationManager
+from unilab_gym.runtime.managers.rewards import RewardManager
+from unilab_gym.runtime.managers.terminations import TerminationManager
+from unilab_gym.runtime.reads import Action, EpisodeStep
+from unilab_gym.runtime.receipts import ReceiptLedger
+from unilab_gym.runtime.step import Runtime, advance, masked_reset
+from unilab_gym.runtime.term import BuildContext
+
+FaultPolicy = Literal["quarantine", "raise"]
+
+
+@dataclass
+class TorchEnvState:
+    """What a step publishes; tensors are carriers that the next call overwrites."""
+
+    obs: dict[str, Tensor]
+    """Observation groups `[N, D]`; rows that ended show their new episode (with autoreset)."""
+    reward: Tensor  # [N] float32
+    terminated: Tensor  # [N] bool
+    truncated: Tensor  # [N] bool, never together with terminated
+    final_obs: dict[str, Tensor]
+    """Observation groups of this boundary before any reset."""
+
+
+@contextmanager
+def quiet_torch(single_thread: bool) -> Iterator[None]:
+    """No gradients, no inference tensors, and one torch thread where physics owns the CPUs.
+
+    Torch's thread count is saved and restored: with its default pool beside the physics threads
+    one copy of the state costs up to 70 times as much.
+    """
+    threads = torch.get_num_threads()
+    if single_thread and threads != 1:
+        torch.set_num_threads(1)
+    try:
+        with torch.inference_mode(False), torch.no_grad():
+            yield
+    finally:
+        if single_thread and threads != 1:
+            torch.set_num_threads(threads)
+
+
+class ManagerBasedRlEnv:
+    """N environments of one `EnvCfg` on one backend.
+
+    Args:
+        cfg: The environment.
+        index: Name tables of the compiled model.
+        backend: A function that builds the backend from the spec that this class completes.
+        spec: The backend's spec; model fields are added from the events.
+        seed: Seed of the streams; None takes one from the operating system.
+        rank: Number of this process among several: environments count on from it.
+        clip_actions: Whether actions are clamped to the box.
+        on_fault: "quarantine" ends a faulty row's episode; "raise" raises naming the rows.
+    """
+
+    def __init__(
+        self,
+        cfg: EnvCfg,
+        index: ModelIndex,
+        backend: Callable[[BackendSpec], Backend],
+        spec: BackendSpec,
+        *,
+        seed: int | None = None,
+        rank: int = 0,
+        clip_actions: bool = True,
+        on_fault: FaultPolicy = "quarantine",
+        max_episode_steps: int | None = None,
+    ) -> None:
+        """Builds managers and backend, compiles the read plan."""
+        if on_fault not in ("quarantine", "raise"):
+            raise ConfigError(f"on_fault {near(str(on_fault), ('quarantine', 'raise'))}")
+        self.cfg = cfg
+        self.index = index
+        self.num_envs = spec.num_envs
+        self.device = spec.device
+        self.seed = rng_module.fresh_seed() if seed is None else int(seed)
+        self.rank = rank
+        self.max_episode_steps = max_episode_steps or cfg.max_episode_steps
+        self._on_fault = on_fault
+        self._single_thread = spec.device.type == "cpu"
+        self._closed = False
+        self._backend: Backend | None = None
+        fields = event_fields(cfg.events)
+        with quiet_torch(self._single_thread):
+            self._backend = backend(dataclasses.replace(spec, model_fields=fields))
+            try:
+                self._build(clip_actions)
+            except BaseException:
+                self._backend.close()
+                raise
+
+    def _build(self, clip_actions: bool) -> None:
+        backend = self.backend
+        frame, rng = Frame(), rng_module.ManagerRng(self.num_envs, self.device)
+        ctx = BuildContext(
+            num_envs=self.num_envs,
+            device=self.device,
+            index=self.index,
+            control_dt=self.cfg.ctrl_dt,
+            max_episode_steps=self.max_episode_steps,
+            rng=rng,
+            frame=frame,
+        )
+        episode_step = ctx.zeros(dtype=torch.int64)
+        frame.provide(EpisodeStep(), episode_step)
+        actions = ActionManager(ctx, self.cfg.actions, clip_actions)
+        commands = CommandManager(ctx, self.cfg.commands)
+        observations = ObservationManager(ctx, self.cfg.observations)
+        rewards = RewardManager(ctx, self.cfg.rewards)
+        terminations = TerminationManager(ctx, self.cfg.terminations)
+        events = EventManager(ctx, self.cfg.events, backend)
+        metrics = MetricsManager(ctx, self.cfg.metrics, play=self.cfg.play)
+        faults = FaultMonitor(self.num_envs, self.device)
+        log = EpisodeLog(ctx, rewards, terminations, metrics, faults)
+        self.read_plan: SceneTensorReadPlan = frame.plan()
+        orders = [read.order for read in self.read_plan.runtime if isinstance(read, Action)]
+        actions.use_orders(1 + max(orders, default=0))
+        frame.bind(backend.compile_reads(self.read_plan.engine))
+        rng.build()
+        rng.set_keys(rng_module.constructor_keys(self.seed, self.num_envs, self.rank))
+        self.rt = Runtime(
+            backend=backend,
+            receipts=ReceiptLedger(backend.producer),
+            views=backend.views(),
+            frame=frame,
+            rng=rng,
+            faults=faults,
+            actions=actions,
+            observations=observations,
+            rewards=rewards,
+            terminations=terminations,
+            commands=commands,
+            events=events,
+            metrics=metrics,
+            log=log,
+            episode_step=episode_step,
+        )
+        self._final = {name: torch.zeros_like(o) for name, o in observations.buffers.items()}
+        self._mask = ctx.zeros(dtype=torch.bool)
+        self._started = ctx.zeros(dtype=torch.bool)
+        self._needs_startup = True
+        self.state = TorchEnvState(
+            obs=observations.buffers,
+            reward=rewards.reward,
+            terminated=terminations.terminated,
+            truncated=terminations.truncated,
+            final_obs=self._final,
+        )
+
+    @property
+    def backend(self) -> Backend:
+        """The engine."""
+        assert self._backend is not None
+        return self._backend
+
+    @property
+    def action_size(self) -> int:
+        """Columns of an action."""
+        return self.rt.actions.width
+
+    @property
+    def commands(self) -> CommandManager:
+        """Commands, to hold and release them."""
+        return self.rt.commands
+
+    def step(self, action: Tensor, *, autoreset: bool = True) -> TorchEnvState:
+        """One control step of every environment.
+
+        Args:
+            action: `[N, A]` float32 on this device; not kept, not changed.
+            autoreset: Whether rows that end start a new episode within this step.
+
+        Returns:
+            The published state: carriers that the next call overwrites.
+
+        Raises:
+            ConfigError: If the action's shape, dtype or device differ.
+            FaultError: With `on_fault="raise"`, where a row is faulty.
+        """
+        wanted = (self.num_envs, self.action_size)
+        if action.shape != wanted or action.dtype != torch.float32:
+            raise ConfigError(
+                f"action must be float32 {wanted}, got {action.dtype} {tuple(action.shape)}"
+            )
+        with quiet_torch(self._single_thread):
+            advance(self.rt, action)
+            if self._on_fault == "raise":
+                self._raise_faults()
+            for name, buffer in self.rt.observations.buffers.items():
+                self._final[name].copy_(buffer)
+            if autoreset:
+                masked_reset(self.rt, self.rt.terminations.done)
+        return self.state
+
+    def reset(
+        self,
+        *,
+        keys: Sequence[int | None] | None = None,
+        mask: Tensor | None = None,
+    ) -> TorchEnvState:
+        """Starts new episodes.
+
+        Args:
+            keys: New stream keys, one per environment (None keeps a stream); see
+                `unilab_gym.runtime.rng.seed_keys`.
+            mask: `[N]` bool; None resets every row.
+
+        Returns:
+            The published state; flags are those of the last step.
+        """
+        with quiet_torch(self._single_thread):
+            if mask is None:
+                self._mask.fill_(True)
+            else:
+                self._mask.copy_(mask)
+            fresh = ~self._started
+            if keys is not None:
+                self.rt.rng.set_keys(keys, self._mask)
+                given = torch.tensor([key is not None for key in keys], device=self.device)
+                fresh = fresh | given
+            if self._needs_startup or keys is not None:
+                self.rt.rng.draw_startup()
+                self.rt.events.startup(fresh & self._mask)
+                self._started |= self._mask
+                self._needs_startup = mask is not None
+            self.rt.rng.draw()
+            masked_reset(self.rt, self._mask)
+        return self.state
+
+    def _raise_faults(self) -> None:
+        """Cold path of `on_fault="raise"` on the CPU: reads the word on the host."""
+        from unilab_gym.errors import FaultError
+
+        rows = [i for i, bad in enumerate(self.rt.faults.bad.tolist()) if bad]
+        if rows:
+            words = self.rt.faults.word.tolist()
+            causes = "; ".join(f"row {i}: {', '.join(fault_names(words[i]))}" for i in rows[:8])
+            more = f" and {len(rows) - 8} more" if len(rows) > 8 else ""
+            raise FaultError(f"{len(rows)} faulty row(s): {causes}{more}")
+
+    def log(self) -> dict[str, Tensor]:
+        """The episode log as 0-d tensors; a new dict each call."""
+        return self.rt.log.values()
+
+    def fault_totals(self) -> dict[str, Any]:
+        """How often each cause was seen since construction (reads the device)."""
+        names = [name.removeprefix("fault/") for name in self.rt.log.names if "fault/" in name]
+        return dict(zip(names, self.rt.faults.total.tolist(), strict=True))
+
+    def close(self) -> None:
+        """Closes the backend; a second call does nothing."""
+        if not self._closed and self._backend is not None:
+            self._closed = True
+            self._backend.close()

@@ -1,0 +1,76 @@
+"""The fault word: one int32 per environment, named bits, a handful of operations a step.
+
+`FaultBit` (in `backends.base`) names the bits; `QUARANTINE` says which of them end a row's
+episode. Causes are counted on the device.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from unilab_gym.backends.base import QUARANTINE, FaultBit
+
+__all__ = ["QUARANTINE", "FaultBit", "FaultMonitor", "fault_names"]
+
+ABSURD = 1e4
+"""Positions (rad, m) and velocities (rad/s, m/s) beyond this are a fault.
+
+Legitimate joint speeds stay below 100 rad/s."""
+
+
+def fault_names(word: int) -> tuple[str, ...]:
+    """Names of the bits that are set, lower case."""
+    return tuple(bit.name.lower() for bit in FaultBit if word & bit and bit.name)
+
+
+class FaultMonitor:
+    """Collects the causes of a step into the fault word."""
+
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        """Allocates the word, the quarantine mask and the counters."""
+        self.word = torch.zeros(num_envs, dtype=torch.int32, device=device)
+        self.bad = torch.zeros(num_envs, dtype=torch.bool, device=device)
+        """Rows that are quarantined in this step."""
+        self.total = torch.zeros(len(FaultBit), dtype=torch.int64, device=device)
+        """How often each cause was seen, in the order of `FaultBit`."""
+        self.flags = torch.zeros((num_envs, len(FaultBit)), dtype=torch.bool, device=device)
+        """The word's bits of this step as columns `[N, bits]`."""
+        bits = [int(bit) for bit in FaultBit]
+        self._bits = torch.tensor(bits, dtype=torch.int32, device=device)
+        self._quarantined = sum(bool(bit & QUARANTINE) for bit in FaultBit)
+        # One comparison serves all checks: `checks < limits` holds where nothing is wrong and is
+        # false for NaN. A non-finite state fails both of its columns: ABSURD + (NONFINITE -
+        # ABSURD) leaves NONFINITE.
+        infinite = float("inf")
+        limits = [1.0, ABSURD, infinite, infinite]
+        codes = [
+            FaultBit.ACTION_NONFINITE,
+            FaultBit.STATE_ABSURD,
+            FaultBit.STATE_NONFINITE - FaultBit.STATE_ABSURD,
+            FaultBit.REWARD_NONFINITE,
+        ]
+        self._limits = torch.tensor(limits, device=device)
+        self._codes = torch.tensor([int(code) for code in codes], dtype=torch.int32, device=device)
+        self._action = torch.zeros(num_envs, device=device)
+
+    def begin(self, action: Tensor) -> None:
+        """Looks at a step's raw action `[N, A]`: 0 x a is NaN exactly where a is not finite."""
+        torch.sum(action * 0.0, 1, out=self._action)
+
+    def finish(self, engine: Tensor, state: Tensor, reward: Tensor) -> None:
+        """Completes the word of a step.
+
+        Args:
+            engine: The backend's bits `[N]` int32.
+            state: Positions and velocities `[N, nq + nv]`.
+            reward: Rewards `[N]` before faulty rows are cleared.
+        """
+        worst = state.abs().amax(1)
+        checks = torch.stack((self._action, worst, worst, reward.abs()), 1)
+        wrong = (checks < self._limits).logical_not_()
+        torch.sum(wrong * self._codes, 1, dtype=torch.int32, out=self.word)
+        self.word.bitwise_or_(engine)
+        torch.ne(self.word.unsqueeze(1) & self._bits, 0, out=self.flags)
+        torch.any(self.flags[:, : self._quarantined], 1, out=self.bad)
+        self.total.add_(self.flags.sum(0))

@@ -1,0 +1,155 @@
+"""The frame: what terms see of one boundary, and the read plan compiled from their declarations.
+
+A boundary is a moment at which the state is defined: after physics (Frame A) and after a reset
+(Frame B). `Frame` holds one tensor per declared read. Engine and runtime reads are persistent
+tensors; derived reads are computed at most once per boundary and forgotten at the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unilab_gym.backends.base import ReadPlan
+from unilab_gym.errors import ConfigError, UndeclaredRead, near
+from unilab_gym.model_index import FieldSlice, ModelIndex, Stage
+from unilab_gym.runtime.reads import DerivedRead, EngineRead, Read, RuntimeRead
+
+
+@dataclass(frozen=True)
+class SceneTensorReadPlan:
+    """Every declared read and what it costs, printable."""
+
+    engine: ReadPlan
+    step_reads: tuple[Read, ...]
+    reset_reads: tuple[Read, ...]
+    derived: tuple[Read, ...]
+    runtime: tuple[Read, ...]
+
+    def __str__(self) -> str:
+        """One line per phase and kind."""
+        plan = self.engine
+        lines = [
+            f"after a step (stage {Stage(plan.step_stage).name}): "
+            + ", ".join(str(read) for read in self.step_reads),
+            f"after a reset (stage {Stage(plan.reset_stage).name}): "
+            + ", ".join(str(read) for read in self.reset_reads),
+            "derived: " + ", ".join(str(read) for read in self.derived),
+            "runtime: " + ", ".join(str(read) for read in self.runtime),
+        ]
+        return "\n".join(lines)
+
+
+class Frame:
+    """Values of every declared read at the current boundary."""
+
+    def __init__(self) -> None:
+        """Starts empty; managers declare reads while they are built."""
+        self._slices: dict[EngineRead, FieldSlice] = {}
+        self._phases: dict[Read, set[str]] = {}
+        self._derived: dict[DerivedRead, tuple[Callable[..., Tensor], tuple[Read, ...]]] = {}
+        self._runtime: dict[RuntimeRead, Tensor] = {}
+        self._asked: dict[RuntimeRead, str] = {}
+        self._stable: dict[Read, Tensor] = {}
+        self._cache: dict[Read, Tensor] = {}
+        self._volatile: list[Read] = []
+
+    def declare(
+        self, read: Read, phases: tuple[str, ...], index: ModelIndex, device: torch.device
+    ) -> None:
+        """Notes a read and whatever it is derived from.
+
+        Raises:
+            ConfigError: If it names something that the model does not have.
+        """
+        self._phases.setdefault(read, set()).update(phases)
+        if isinstance(read, EngineRead):
+            self._slices.setdefault(read, read.resolve(index))
+        elif isinstance(read, DerivedRead):
+            needs = read.requires(index)
+            for need in needs:
+                self.declare(need, phases, index, device)
+            if read not in self._derived:
+                self._derived[read] = (read.build(index, device), needs)
+                if any(isinstance(need, RuntimeRead) or need in self._volatile for need in needs):
+                    self._volatile.append(read)
+        elif not isinstance(read, RuntimeRead):
+            raise ConfigError(f"{read!r} is not a read")
+
+    def provide(self, read: RuntimeRead, tensor: Tensor) -> None:
+        """A manager offers one of its persistent tensors."""
+        self._runtime[read] = tensor
+
+    def plan(self) -> SceneTensorReadPlan:
+        """The plan of every read declared so far."""
+
+        def pick(phase: str) -> tuple[EngineRead, ...]:
+            return tuple(read for read in self._slices if phase in self._phases[read])
+
+        step, reset = pick("step"), pick("reset")
+        engine = ReadPlan(
+            step=tuple(dict.fromkeys(self._slices[read] for read in step)),
+            reset=tuple(dict.fromkeys(self._slices[read] for read in reset)),
+        )
+        runtime = tuple(read for read in self._phases if isinstance(read, RuntimeRead))
+        return SceneTensorReadPlan(engine, step, reset, tuple(self._derived), runtime)
+
+    def bind(self, tensors: Mapping[FieldSlice, Tensor]) -> None:
+        """Connects engine reads to the backend's tensors and checks the runtime reads.
+
+        Raises:
+            ConfigError: If a runtime read was declared and no manager provides it.
+        """
+        self._stable = {read: tensors[item] for read, item in self._slices.items()}
+        for read in self._phases:
+            if isinstance(read, RuntimeRead):
+                if read not in self._runtime:
+                    offered = (str(item) for item in self._runtime)
+                    raise ConfigError(f"no manager provides {near(str(read), offered)}")
+                self._stable[read] = self._runtime[read]
+
+    def advance(self) -> None:
+        """A new boundary: derived values are computed anew when asked for."""
+        self._cache.clear()
+
+    def commands_changed(self) -> None:
+        """Commands moved within the boundary: what was derived from managers is forgotten."""
+        for read in self._volatile:
+            self._cache.pop(read, None)
+
+    def get(self, read: Read) -> Tensor:
+        """The value of a declared read."""
+        value = self._stable.get(read)
+        if value is None:
+            value = self._cache.get(read)
+        if value is None:
+            compute, needs = self._derived[read]  # type: ignore[index]
+            value = compute(*[self.get(need) for need in needs])
+            self._cache[read] = value
+        return value
+
+
+class TermFrame:
+    """The frame as one term sees it: only the reads that it declared."""
+
+    __slots__ = ("_allowed", "_frame", "_name")
+
+    def __init__(self, frame: Frame, name: str, reads: tuple[Read, ...]) -> None:
+        """Limits the frame to the declared reads."""
+        self._frame = frame
+        self._name = name
+        self._allowed = frozenset(reads)
+
+    def __getitem__(self, read: Read) -> Tensor:
+        """The tensor of a declared read.
+
+        Raises:
+            UndeclaredRead: Names the term, the read and what it declared.
+        """
+        if read not in self._allowed:
+            declared = ", ".join(sorted(str(item) for item in self._allowed)) or "nothing"
+            raise UndeclaredRead(f"{self._name} reads {read} but declares only: {declared}")
+        return self._frame.get(read)

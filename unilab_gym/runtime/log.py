@@ -1,0 +1,82 @@
+"""The episode log: what ended in this step, as one packed `[N, L]` matrix and 0-d tensors.
+
+Columns: `reward/<term>` is the sum of weight x value x dt over the episode divided by its length
+in seconds; `episode/return`; `episode/length` in steps; `termination/<term>` and `fault/<cause>`
+are 1 where that happened; `metric/<term>` is the episode's reduced metric. The log holds the mean
+over the rows that ended in this step, or the previous value where none did, and
+`episode/ended`, their number.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from unilab_gym.runtime.faults import FaultBit, FaultMonitor
+from unilab_gym.runtime.managers.metrics import MetricsManager
+from unilab_gym.runtime.managers.rewards import RewardManager
+from unilab_gym.runtime.managers.terminations import TerminationManager
+from unilab_gym.runtime.term import BuildContext
+
+
+class EpisodeLog:
+    """Packs and reduces episode statistics; a dozen operations a step."""
+
+    def __init__(
+        self,
+        ctx: BuildContext,
+        rewards: RewardManager,
+        terminations: TerminationManager,
+        metrics: MetricsManager,
+        faults: FaultMonitor,
+    ) -> None:
+        """Lays out the columns."""
+        self._dt = ctx.control_dt
+        self._rewards, self._terminations = rewards, terminations
+        self._metrics, self._faults = metrics, faults
+        self.names = (
+            *(f"reward/{name}" for name in rewards.names),
+            "episode/return",
+            "episode/length",
+            *(f"termination/{name}" for name in terminations.names),
+            *(f"fault/{bit.name.lower()}" for bit in FaultBit if bit.name),
+            *(f"metric/{name}" for name in metrics.names),
+        )
+        self.returns = ctx.zeros()
+        """Undiscounted return of the running episode `[N]`."""
+        self.length = ctx.zeros()
+        """Steps since the reset `[N]`: unlike the time limit's counter nobody can set it."""
+        self.packed = ctx.zeros(len(self.names))
+        """The columns of this step's boundary, for every row."""
+        self._held = torch.zeros(len(self.names), device=ctx.device)
+        self._ended = torch.zeros((), dtype=torch.int64, device=ctx.device)
+        self._zero = torch.zeros((), device=ctx.device)
+
+    def compute(self, done: Tensor) -> None:
+        """Packs the boundary and reduces the rows that end in this step, `done` `[N]` bool."""
+        steps = self.length.add_(1.0)
+        self.returns.add_(self._rewards.reward)
+        parts = (
+            self._rewards.sums / (steps * self._dt).unsqueeze(1),
+            self.returns.unsqueeze(1),
+            steps.unsqueeze(1),
+            self._terminations.flags,
+            self._faults.flags,
+            self._metrics.episode_values(steps),
+        )
+        torch.cat(parts, 1, out=self.packed)
+        total = torch.where(done.unsqueeze(1), self.packed, self._zero).sum(0)
+        torch.sum(done, 0, out=self._ended)
+        mean = total / self._ended  # NaN where none ended, which the next line does not pick
+        torch.where(self._ended > 0, mean, self._held, out=self._held)
+
+    def values(self) -> dict[str, Tensor]:
+        """A new dict of 0-d tensors that nothing will change."""
+        log = dict(zip(self.names, self._held.clone().unbind(), strict=True))
+        log["episode/ended"] = self._ended.clone()
+        return log
+
+    def reset(self, mask: Tensor) -> None:
+        """Masked rows start a new return."""
+        self.returns.masked_fill_(mask, 0.0)
+        self.length.masked_fill_(mask, 0.0)

@@ -1,0 +1,121 @@
+"""Action manager: owns the action box, the action history and the controls.
+
+Pipeline: raw -> NaN to 0 (with a fault bit), infinity to the bound -> clamp to [-box, box] ->
+history (`last_action` is this value) -> offset + scale x a -> optional target clip -> controls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from unilab_gym.config import ActionTermCfg
+from unilab_gym.errors import ConfigError
+from unilab_gym.model_index import ModelIndex
+from unilab_gym.runtime.reads import Action
+from unilab_gym.runtime.term import ActionSpec, BuildContext, full_params
+
+_ORDERS = 3
+
+
+def resolve_actions(
+    terms: Mapping[str, ActionTermCfg], index: ModelIndex, clip: bool = True
+) -> dict[str, ActionSpec]:
+    """Resolves every action term to numbers, without an environment.
+
+    Raises:
+        ConfigError: If a term fits nothing, or two terms drive one actuator.
+    """
+    specs: dict[str, ActionSpec] = {}
+    taken: dict[str, str] = {}
+    for name, cfg in terms.items():
+        try:
+            resolve = getattr(cfg.func, "resolve", None)
+            if resolve is None:
+                raise ConfigError(f"{cfg.func!r} is not an action class")
+            params = full_params(resolve, cfg.params) | {"clipped": clip}
+            spec: ActionSpec = resolve(index, **params)
+        except ConfigError as error:
+            raise ConfigError(f"actions/{name}: {error}") from error
+        for actuator in spec.actuators:
+            if actuator in taken:
+                raise ConfigError(
+                    f"actions/{name}: actuator {actuator!r} is driven by {taken[actuator]!r} too"
+                )
+            taken[actuator] = name
+        specs[name] = spec
+    return specs
+
+
+class ActionManager:
+    """Turns actions `[N, A]` into controls `[N, nu]`."""
+
+    def __init__(
+        self, ctx: BuildContext, terms: Mapping[str, ActionTermCfg], clip: bool = True
+    ) -> None:
+        """Resolves the terms and allocates the carriers."""
+        self.specs = resolve_actions(terms, ctx.index, clip)
+        specs = list(self.specs.values())
+        self.width = sum(len(spec.joints) for spec in specs)
+        self._clip = clip
+        box = [spec.box for spec in specs for _ in spec.joints]
+        self.box = ctx.tensor(box)
+        """Bounds `[A]`."""
+        self._uniform_box = box[0] if len(set(box)) == 1 else None
+        self.ctrl = ctx.tensor(ctx.index.default_ctrl).repeat(ctx.num_envs, 1)
+        """Controls handed to the backend."""
+        self._scale = ctx.tensor([x for spec in specs for x in spec.scale])
+        self._offset = ctx.tensor([x for spec in specs for x in spec.offset])
+        clips = [
+            bounds
+            for spec in specs
+            for bounds in (spec.target_clip or [(-torch.inf, torch.inf)] * len(spec.joints))
+        ]
+        self._has_target_clip = any(spec.target_clip for spec in specs)
+        self._low, self._high = ctx.tensor(clips).unbind(1)
+        order = {actuator.name: actuator.index for actuator in ctx.index.actuators}
+        columns = [order[name] for spec in specs for name in spec.actuators]
+        self._all = columns == list(range(ctx.index.nu))
+        self._columns = ctx.tensor(columns, dtype=torch.int64)
+        self._history = ctx.zeros(_ORDERS, self.width)
+        self._target = self.ctrl if self._all else ctx.zeros(self.width)
+        self._orders = 1
+        for order_ in range(_ORDERS):
+            ctx.frame.provide(Action(order_), self._history[:, order_])
+
+    def use_orders(self, count: int) -> None:
+        """How many past actions anybody reads; older ones are not kept."""
+        self._orders = max(1, count)
+
+    @property
+    def action(self) -> Tensor:
+        """This step's clamped action `[N, A]`."""
+        return self._history[:, 0]
+
+    def process(self, action: Tensor) -> None:
+        """Takes a raw action `[N, A]` and writes the controls."""
+        for order in range(self._orders - 1, 0, -1):
+            self._history[:, order].copy_(self._history[:, order - 1])
+        current = self._history[:, 0]
+        bound = self._uniform_box
+        if bound is None:
+            torch.nan_to_num(action, nan=0.0, out=current)
+            torch.clamp(current, -self.box, self.box, out=current)
+            if not self._clip:
+                torch.where(action.abs() < torch.inf, action, current, out=current)
+        else:
+            torch.nan_to_num(action, nan=0.0, posinf=bound, neginf=-bound, out=current)
+            if self._clip:
+                current.clamp_(-bound, bound)
+        torch.mul(current, self._scale, out=self._target)
+        self._target.add_(self._offset)
+        if self._has_target_clip:
+            torch.clamp(self._target, self._low, self._high, out=self._target)
+        if not self._all:
+            self.ctrl.index_copy_(1, self._columns, self._target)
+
+    def reset(self, mask: Tensor) -> None:
+        """Masked rows forget their past actions."""
+        self._history.masked_fill_(mask.view(-1, 1, 1), 0.0)

@@ -1,0 +1,123 @@
+"""Command manager: owns the command generators, their timers and held values.
+
+A `CommandTerm` keeps a persistent value `[N, d]` (and named parts) that terms read through
+`Command(name, part)`. Order at a boundary: rewards are computed with the command that the policy
+saw, then `update` counts down, resamples due rows and refreshes the value.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unilab_gym.config import CommandTermCfg
+from unilab_gym.errors import ConfigError, near
+from unilab_gym.runtime.command_term import CommandTerm
+from unilab_gym.runtime.frame import TermFrame
+from unilab_gym.runtime.reads import Command, Read
+from unilab_gym.runtime.term import BuildContext, full_params, term_spec
+
+
+class _Held:
+    """Rows whose command a user has pinned."""
+
+    def __init__(self, value: Tensor) -> None:
+        self.mask = torch.zeros((value.shape[0], 1), dtype=torch.bool, device=value.device)
+        self.value = torch.zeros_like(value)
+        self.used = False
+
+
+class CommandManager:
+    """Updates every command in the config's order."""
+
+    def __init__(self, ctx: BuildContext, terms: Mapping[str, CommandTermCfg]) -> None:
+        """Builds the generators and offers their values to the frame.
+
+        Raises:
+            ConfigError: If a config does not name a `CommandTerm` class.
+        """
+        self.terms: dict[str, CommandTerm] = {}
+        self._frames: dict[str, TermFrame] = {}
+        self._held: dict[str, _Held] = {}
+        for name, cfg in terms.items():
+            ctx.owner = f"commands/{name}"
+            if not (inspect.isclass(cfg.func) and issubclass(cfg.func, CommandTerm)):
+                raise ConfigError(f"{ctx.owner}: {cfg.func!r} is not a CommandTerm class")
+            try:
+                params = full_params(cfg.func, cfg.params)
+                reads: tuple[Read, ...] = term_spec(cfg.func).reads(params)
+                self._frames[name] = ctx.view(ctx.owner, reads, ("step",))
+                command: CommandTerm = cfg.func(ctx, **params)
+            except ConfigError as error:
+                raise ConfigError(f"commands/{name}: {error}") from error
+            self.terms[name] = command
+            self._held[name] = _Held(command.value)
+            ctx.frame.provide(Command(name), command.value)
+            for part, tensor in command.parts.items():
+                ctx.frame.provide(Command(name, part), tensor)
+
+    def _pin(self, name: str) -> None:
+        held = self._held[name]
+        if held.used:
+            value = self.terms[name].value
+            torch.where(held.mask, held.value, value, out=value)
+
+    def update(self) -> None:
+        """Advances every command by one control step."""
+        for name, command in self.terms.items():
+            command.update(self._frames[name])
+            self._pin(name)
+
+    def reset(self, mask: Tensor) -> None:
+        """Draws new commands in the masked rows."""
+        for name, command in self.terms.items():
+            command.reset(mask, self._frames[name])
+            self._pin(name)
+
+    def hold(self, name: str, value: Any, mask: Tensor | None = None) -> None:
+        """Pins a command for chosen rows until `release`, across resampling and resets.
+
+        The draws of the stream go on underneath, so a released row is where it would have been.
+
+        Args:
+            name: The command.
+            value: `[d]` or `[N, d]`, in the command's units.
+            mask: `[N]` bool; None pins every row.
+
+        Raises:
+            ConfigError: If there is no such command or the shape does not fit.
+        """
+        held, current = self._lookup(name), self.terms[name].value
+        given = torch.as_tensor(value, dtype=current.dtype, device=current.device)
+        if given.shape not in (current.shape, current.shape[1:]):
+            raise ConfigError(
+                f"command {name!r} has shape {tuple(current.shape)} or "
+                f"{tuple(current.shape[1:])}, got {tuple(given.shape)}"
+            )
+        rows = torch.ones_like(held.mask) if mask is None else mask.view(-1, 1)
+        held.value.copy_(torch.where(rows, given, held.value))
+        held.mask.logical_or_(rows)
+        held.used = True
+        self._pin(name)
+
+    def release(self, name: str, mask: Tensor | None = None) -> None:
+        """Lets chosen rows (None: all) sample again at their next resampling.
+
+        Raises:
+            ConfigError: If there is no such command.
+        """
+        held = self._lookup(name)
+        if mask is None:
+            held.mask.zero_()
+            held.used = False
+        else:
+            held.mask.logical_and_(~mask.view(-1, 1))
+
+    def _lookup(self, name: str) -> _Held:
+        if name not in self._held:
+            raise ConfigError(f"no command {near(name, self._held)}")
+        return self._held[name]

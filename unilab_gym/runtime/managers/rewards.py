@@ -1,0 +1,66 @@
+"""Reward manager: owns the `[N, T]` matrix of reward components.
+
+Step reward = sum over terms of weight x value x control_dt. Components are kept as rates
+(weight x value, per second). A term of weight 0 is not computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from unilab_gym.config import RewardTermCfg
+from unilab_gym.errors import ConfigError
+from unilab_gym.runtime.reads import RewardSum
+from unilab_gym.runtime.term import BuildContext, bind_term
+
+
+class RewardManager:
+    """Computes the reward and its sums over the running episode."""
+
+    def __init__(self, ctx: BuildContext, terms: Mapping[str, RewardTermCfg]) -> None:
+        """Binds every term whose weight is not 0.
+
+        Raises:
+            ConfigError: If a term does not return one scalar per environment.
+        """
+        self._dt = ctx.control_dt
+        active = {name: cfg for name, cfg in terms.items() if cfg.weight != 0.0}
+        self._terms = [bind_term(ctx, "rewards", name, cfg) for name, cfg in active.items()]
+        for term in self._terms:
+            if not term.scalar:
+                raise ConfigError(f"{term.name}: a reward is one number per environment, width=()")
+        self.names = tuple(active)
+        self._weights = ctx.tensor([cfg.weight for cfg in active.values()])
+        self.values = ctx.zeros(len(active))
+        """Unweighted values of this step."""
+        self.components = ctx.zeros(len(active))
+        """weight x value of this step, per second."""
+        self.sums = ctx.zeros(len(active))
+        """Sum of weight x value x dt over the running episode."""
+        self.reward = ctx.zeros()
+        for column, name in enumerate(self.names):
+            ctx.frame.provide(RewardSum(name), self.sums[:, column])
+
+    def compute(self) -> Tensor:
+        """The step's reward `[N]`, before faulty rows are cleared."""
+        if not self._terms:
+            return self.reward
+        torch.stack([term() for term in self._terms], 1, out=self.values)
+        torch.mul(self.values, self._weights, out=self.components)
+        torch.sum(self.components, 1, out=self.reward)
+        return self.reward.mul_(self._dt)
+
+    def finish(self, bad: Tensor) -> None:
+        """Clears faulty rows and adds the step to the sums."""
+        self.reward.masked_fill_(bad, 0.0)
+        self.components.masked_fill_(bad.unsqueeze(1), 0.0)
+        self.sums.add_(self.components, alpha=self._dt)
+
+    def reset(self, mask: Tensor) -> None:
+        """Masked rows start a new sum."""
+        self.sums.masked_fill_(mask.unsqueeze(1), 0.0)
+        for term in self._terms:
+            term.reset(mask)

@@ -1,0 +1,61 @@
+"""Termination manager: owns the end of an episode and which term caused it.
+
+Failures terminate, time limits truncate. The returned flags are exclusive: where both happen in
+one step the episode is terminated. `flags` keeps every term that fired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from unilab_gym.config import TerminationTermCfg
+from unilab_gym.errors import ConfigError
+from unilab_gym.runtime.reads import Terminated
+from unilab_gym.runtime.term import BuildContext, bind_term
+
+
+class TerminationManager:
+    """Computes `terminated` and `truncated`."""
+
+    def __init__(self, ctx: BuildContext, terms: Mapping[str, TerminationTermCfg]) -> None:
+        """Binds the terms, failures first.
+
+        Raises:
+            ConfigError: If a term does not return one flag per environment.
+        """
+        ordered = sorted(terms.items(), key=lambda item: item[1].time_out)  # stable
+        self._terms = [bind_term(ctx, "terminations", name, cfg) for name, cfg in ordered]
+        for term in self._terms:
+            if not term.scalar:
+                raise ConfigError(f"{term.name}: a termination is one flag, width=()")
+        self.names = tuple(name for name, _ in ordered)
+        self._failures = sum(not cfg.time_out for _, cfg in ordered)
+        self.flags = ctx.zeros(len(ordered), dtype=torch.bool)
+        """Which terms fired in this step `[N, T]`."""
+        self.terminated = ctx.zeros(dtype=torch.bool)
+        self.truncated = ctx.zeros(dtype=torch.bool)
+        self.done = ctx.zeros(dtype=torch.bool)
+        for column, name in enumerate(self.names):
+            ctx.frame.provide(Terminated(name), self.flags[:, column])
+
+    def compute(self) -> None:
+        """Evaluates every term at this boundary."""
+        if self._terms:
+            torch.stack([term() for term in self._terms], 1, out=self.flags)
+        torch.any(self.flags[:, : self._failures], 1, out=self.terminated)
+        torch.any(self.flags[:, self._failures :], 1, out=self.truncated)
+
+    def finish(self, bad: Tensor) -> None:
+        """Faulty rows terminate; the flags become exclusive."""
+        self.flags.masked_fill_(bad.unsqueeze(1), False)
+        self.terminated.logical_or_(bad)
+        torch.logical_or(self.terminated, self.truncated, out=self.done)
+        torch.logical_xor(self.done, self.terminated, out=self.truncated)
+
+    def reset(self, mask: Tensor) -> None:
+        """Resets terms with state."""
+        for term in self._terms:
+            term.reset(mask)

@@ -1,0 +1,440 @@
+"""Reads: hashable values that name what a term may ask the frame for.
+
+Three kinds. *Engine* reads are columns of an engine field and are gathered by the backend;
+*derived* reads are computed from engine reads, at most once per boundary, whoever asks; *runtime*
+reads are tensors that managers own (commands, actions, counters).
+
+Shapes use the package's letters: N envs, J joints, B bodies, K geoms or sites. Quaternions are
+wxyz. `_w` is the world frame, `_b` the root body's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unilab_gym import math as ugm
+from unilab_gym.errors import ConfigError, near
+from unilab_gym.model_index import FieldSlice, GeomInfo, ModelIndex, Stage
+
+ALL = (".*",)
+
+
+@dataclass(frozen=True)
+class Read:
+    """Base of every read: equal reads share one tensor."""
+
+
+@dataclass(frozen=True)
+class EngineRead(Read):
+    """Columns of one engine field."""
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """The columns, or a ConfigError that names what matches nothing."""
+        raise NotImplementedError(type(self).__name__)
+
+
+@dataclass(frozen=True)
+class RuntimeRead(Read):
+    """A tensor that a manager owns."""
+
+
+@dataclass(frozen=True)
+class DerivedRead(Read):
+    """A value computed from other reads, at most once per boundary."""
+
+    def requires(self, index: ModelIndex) -> tuple[Read, ...]:
+        """The reads that `build`'s function takes, in order."""
+        raise NotImplementedError(type(self).__name__)
+
+    def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
+        """A function of the required tensors."""
+        raise NotImplementedError(type(self).__name__)
+
+
+def _blocks(starts: list[int], width: int) -> tuple[int, ...]:
+    return tuple(start + k for start in starts for k in range(width))
+
+
+def _root(index: ModelIndex, read: Read) -> None:
+    if not index.floating:
+        raise ConfigError(f"{type(read).__name__} needs a floating base; this robot is fixed")
+
+
+# --- engine reads ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class JointPos(EngineRead):
+    """Joint positions `[N, J]` in rad or m, in the order of the names' patterns."""
+
+    names: tuple[str, ...] = ALL
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of qpos."""
+        joints = [index.joint(name) for name in index.match("joint", self.names)]
+        columns = tuple(joint.qpos_adr for joint in joints)
+        return FieldSlice("qpos", columns, (len(columns),), Stage.NONE)
+
+
+@dataclass(frozen=True)
+class JointVel(EngineRead):
+    """Joint velocities `[N, J]` in rad/s or m/s."""
+
+    names: tuple[str, ...] = ALL
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of qvel."""
+        joints = [index.joint(name) for name in index.match("joint", self.names)]
+        columns = tuple(joint.dof_adr for joint in joints)
+        return FieldSlice("qvel", columns, (len(columns),), Stage.NONE)
+
+
+@dataclass(frozen=True)
+class RootPos(EngineRead):
+    """Root position in the world `[N, 3]`, m."""
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of qpos."""
+        _root(index, self)
+        return FieldSlice("qpos", (0, 1, 2), (3,), Stage.NONE)
+
+
+@dataclass(frozen=True)
+class RootQuat(EngineRead):
+    """Root orientation `[N, 4]`, wxyz, body to world."""
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of qpos."""
+        _root(index, self)
+        return FieldSlice("qpos", (3, 4, 5, 6), (4,), Stage.NONE)
+
+
+@dataclass(frozen=True)
+class RootPose(EngineRead):
+    """Root position and orientation `[N, 7]`."""
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of qpos."""
+        _root(index, self)
+        return FieldSlice("qpos", tuple(range(7)), (7,), Stage.NONE)
+
+
+@dataclass(frozen=True)
+class RootLinVelW(EngineRead):
+    """Velocity of the root frame's origin in the world `[N, 3]`, m/s."""
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of qvel."""
+        _root(index, self)
+        return FieldSlice("qvel", (0, 1, 2), (3,), Stage.NONE)
+
+
+@dataclass(frozen=True)
+class RootAngVelB(EngineRead):
+    """Angular velocity of the root in its own frame `[N, 3]`, rad/s."""
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of qvel."""
+        _root(index, self)
+        return FieldSlice("qvel", (3, 4, 5), (3,), Stage.NONE)
+
+
+@dataclass(frozen=True)
+class BodyPos(EngineRead):
+    """Origins of bodies in the world `[N, B, 3]`, m."""
+
+    names: tuple[str, ...]
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of xpos."""
+        starts = [3 * index.bodies[name] for name in index.match("body", self.names)]
+        return FieldSlice("xpos", _blocks(starts, 3), (len(starts), 3), Stage.POS)
+
+
+@dataclass(frozen=True)
+class BodyQuat(EngineRead):
+    """Orientations of bodies `[N, B, 4]`, wxyz."""
+
+    names: tuple[str, ...]
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of xquat."""
+        starts = [4 * index.bodies[name] for name in index.match("body", self.names)]
+        return FieldSlice("xquat", _blocks(starts, 4), (len(starts), 4), Stage.POS)
+
+
+@dataclass(frozen=True)
+class GeomPos(EngineRead):
+    """Centres of geoms in the world `[N, K, 3]`, m."""
+
+    names: tuple[str, ...]
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of geom_xpos."""
+        starts = [3 * index.geoms[name].index for name in index.match("geom", self.names)]
+        return FieldSlice("geom_xpos", _blocks(starts, 3), (len(starts), 3), Stage.POS)
+
+
+@dataclass(frozen=True)
+class GeomUp(EngineRead):
+    """The world's z axis seen from geoms `[N, K, 3]`: the third row of each rotation matrix."""
+
+    names: tuple[str, ...]
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of geom_xmat."""
+        starts = [9 * index.geoms[name].index + 6 for name in index.match("geom", self.names)]
+        return FieldSlice("geom_xmat", _blocks(starts, 3), (len(starts), 3), Stage.POS)
+
+
+@dataclass(frozen=True)
+class SitePos(EngineRead):
+    """Sites in the world `[N, K, 3]`, m."""
+
+    names: tuple[str, ...]
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of site_xpos."""
+        starts = [3 * index.sites[name] for name in index.match("site", self.names)]
+        return FieldSlice("site_xpos", _blocks(starts, 3), (len(starts), 3), Stage.POS)
+
+
+@dataclass(frozen=True)
+class Sensor(EngineRead):
+    """One named sensor `[N, d]`, in the sensor's unit."""
+
+    name: str
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of sensordata."""
+        if self.name not in index.sensors:
+            raise ConfigError(f"no sensor {near(self.name, index.sensors)}")
+        info = index.sensors[self.name]
+        columns = tuple(range(info.adr, info.adr + info.dim))
+        return FieldSlice("sensordata", columns, (info.dim,), info.stage)
+
+
+@dataclass(frozen=True)
+class Sensors(EngineRead):
+    """Several sensors of one width as one block `[N, K, d]`."""
+
+    names: tuple[str, ...]
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of sensordata."""
+        infos = [index.sensors[name] for name in index.match("sensor", self.names)]
+        widths = {info.dim for info in infos}
+        if len(widths) != 1:
+            raise ConfigError(f"sensors {self.names} differ in width: {sorted(widths)}")
+        width = widths.pop()
+        columns = _blocks([info.adr for info in infos], width)
+        stage = max(info.stage for info in infos)
+        return FieldSlice("sensordata", columns, (len(infos), width), stage)
+
+
+@dataclass(frozen=True)
+class ActuatorForce(EngineRead):
+    """Actuator forces of the last substep `[N, A]`, N m or N; 0 in rows just reset."""
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of actuator_force."""
+        return FieldSlice("actuator_force", tuple(range(index.nu)), (index.nu,), Stage.ACC)
+
+
+@dataclass(frozen=True)
+class JointAcc(EngineRead):
+    """Joint accelerations of the last substep `[N, J]`, rad/s^2; 0 in rows just reset."""
+
+    names: tuple[str, ...] = ALL
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of qacc."""
+        joints = [index.joint(name) for name in index.match("joint", self.names)]
+        columns = tuple(joint.dof_adr for joint in joints)
+        return FieldSlice("qacc", columns, (len(columns),), Stage.ACC)
+
+
+# --- derived reads -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProjectedGravity(DerivedRead):
+    """Unit gravity in the root frame `[N, 3]`: R^T (0, 0, -1), independent of yaw."""
+
+    def requires(self, index: ModelIndex) -> tuple[Read, ...]:
+        """The root's orientation."""
+        return (RootQuat(),)
+
+    def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
+        """Five operations."""
+        return ugm.GravityProjector(device)
+
+
+@dataclass(frozen=True)
+class RootLinVelB(DerivedRead):
+    """Velocity of the root frame's origin in the root frame `[N, 3]`, m/s."""
+
+    def requires(self, index: ModelIndex) -> tuple[Read, ...]:
+        """Orientation and world velocity."""
+        return (RootQuat(), RootLinVelW())
+
+    def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
+        """R^T v."""
+        return ugm.quat_rotate_inverse
+
+
+@dataclass(frozen=True)
+class JointPosRel(DerivedRead):
+    """Joint positions minus the default pose `[N, J]`, rad or m."""
+
+    names: tuple[str, ...] = ALL
+
+    def requires(self, index: ModelIndex) -> tuple[Read, ...]:
+        """Joint positions."""
+        return (JointPos(self.names),)
+
+    def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
+        """One subtraction."""
+        names = index.match("joint", self.names)
+        default = torch.tensor([index.joint(n).default for n in names], device=device)
+        return lambda q: q - default
+
+
+@dataclass(frozen=True)
+class GeomHeight(DerivedRead):
+    """Height of the lowest point of each geom over the ground plane z = 0, `[N, K]`, m.
+
+    The support function in direction -z. A primitive is a Minkowski sum of scaled balls, so its
+    extent is a sum of norms |S_k u| with u the world's z axis in the geom's frame: a sphere is
+    one ball; a capsule a ball and a segment; a cylinder a disc and a segment; a box three
+    segments; an ellipsoid one ball scaled along each axis.
+    """
+
+    names: tuple[str, ...]
+
+    def _infos(self, index: ModelIndex) -> list[GeomInfo]:
+        return [index.geoms[name] for name in index.match("geom", self.names)]
+
+    def requires(self, index: ModelIndex) -> tuple[Read, ...]:
+        """Centres, and orientations where a geom is not a sphere."""
+        spheres = all(info.kind == "sphere" for info in self._infos(index))
+        return (GeomPos(self.names),) if spheres else (GeomPos(self.names), GeomUp(self.names))
+
+    def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
+        """One subtraction for spheres, four operations in general."""
+        infos = self._infos(index)
+        parts = torch.tensor([_minkowski_parts(info) for info in infos], device=device)
+        radius = torch.tensor([info.size[0] for info in infos], device=device)
+
+        def height(pos: Tensor, up: Tensor | None = None) -> Tensor:
+            if up is None:
+                return pos[..., 2] - radius
+            extent = torch.linalg.vector_norm(up.unsqueeze(-2) * parts, dim=-1).sum(-1)
+            return pos[..., 2] - extent
+
+        return height
+
+
+def _minkowski_parts(info: GeomInfo) -> list[tuple[float, float, float]]:
+    a, b, c = info.size
+    none = (0.0, 0.0, 0.0)
+    table = {
+        "sphere": [(a, a, a), none, none],
+        "capsule": [(a, a, a), (0.0, 0.0, b), none],
+        "cylinder": [(a, a, 0.0), (0.0, 0.0, b), none],
+        "box": [(a, 0.0, 0.0), (0.0, b, 0.0), (0.0, 0.0, c)],
+        "ellipsoid": [(a, b, c), none, none],
+    }
+    if info.kind not in table:
+        raise ConfigError(f"geom {info.name!r} is a {info.kind}: only primitives have a height")
+    return table[info.kind]
+
+
+@dataclass(frozen=True)
+class GeomContact(DerivedRead):
+    """Whether geoms touch flat ground, `[N, K]` bool: lowest point below `margin` m.
+
+    Kinematic, so it is exact and fresh after a step and after a reset, unlike contact sensors.
+    """
+
+    names: tuple[str, ...]
+    margin: float
+
+    def requires(self, index: ModelIndex) -> tuple[Read, ...]:
+        """The geoms' heights."""
+        return (GeomHeight(self.names),)
+
+    def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
+        """One comparison."""
+        return lambda height: height < self.margin
+
+
+# --- runtime reads -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Command(RuntimeRead):
+    """A command's value `[N, d]`, or one of its named parts."""
+
+    name: str
+    part: str = ""
+
+
+@dataclass(frozen=True)
+class Action(RuntimeRead):
+    """The clamped action `[N, A]`: order 0 this step's, 1 and 2 the ones before."""
+
+    order: int = 0
+
+
+@dataclass(frozen=True)
+class EpisodeStep(RuntimeRead):
+    """Control steps since the reset, `[N]` int64."""
+
+
+@dataclass(frozen=True)
+class Terminated(RuntimeRead):
+    """Whether a termination term fired in this step, `[N]` bool."""
+
+    term: str
+
+
+@dataclass(frozen=True)
+class RewardSum(RuntimeRead):
+    """Sum of weight x value x dt of a reward term over the running episode, `[N]`."""
+
+    term: str
+
+
+@dataclass(frozen=True)
+class LinVelErrorSq(DerivedRead):
+    """|c_xy - v_xy|^2 in the root frame, of a velocity command (x, y, yaw), `[N]`, m^2/s^2."""
+
+    command: str
+
+    def requires(self, index: ModelIndex) -> tuple[Read, ...]:
+        """The command and the velocity."""
+        return (Command(self.command), RootLinVelB())
+
+    def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
+        """Three operations."""
+        return lambda command, vel: (command[:, :2] - vel[:, :2]).square_().sum(-1)
+
+
+@dataclass(frozen=True)
+class AngVelErrorSq(DerivedRead):
+    """(c_yaw - w_z)^2 in the root frame, of a velocity command (x, y, yaw), `[N]`, rad^2/s^2."""
+
+    command: str
+
+    def requires(self, index: ModelIndex) -> tuple[Read, ...]:
+        """The command and the angular velocity."""
+        return (Command(self.command), RootAngVelB())
+
+    def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
+        """Two operations."""
+        return lambda command, vel: (command[:, 2] - vel[:, 2]).square_()

@@ -1,0 +1,266 @@
+"""The only random source of the runtime: counter-based, pure torch integers.
+
+A draw is a function of (key of the environment, counter, column)::
+
+    word = mix64(mix64(key + counter * G) + column_key)      # 64 bits, two 24-bit uniforms
+
+so consumption never depends on data, and the numbers of environment i do not depend on how many
+environments there are, on the device, or on which other terms exist. There are two counters per
+environment: (episode, draw) for the running episode and (episode + 1, 0) for the reset that will
+start the next one; a constant table picks the counter for each column. One block a step serves
+every term.
+
+mix64 is the finaliser of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
+generators, OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unilab_gym.errors import ConfigError, near
+
+_MASK64 = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_MUL_1 = 0xBF58476D1CE4E5B9
+_MUL_2 = 0x94D049BB133111EB
+_EPISODE = 1 << 32
+"""Counters are episode * 2^32 + draw."""
+_PHASES = ("step", "reset", "startup")
+
+
+def _signed(value: int) -> int:
+    """Two's complement of a 64-bit word, as torch's int64 holds it."""
+    value &= _MASK64
+    return value - (1 << 64) if value >> 63 else value
+
+
+def mix64(value: int) -> int:
+    """The splitmix64 finaliser on one Python integer, as an unsigned 64-bit word."""
+    value &= _MASK64
+    value = ((value ^ (value >> 30)) * _MUL_1) & _MASK64
+    value = ((value ^ (value >> 27)) * _MUL_2) & _MASK64
+    return value ^ (value >> 31)
+
+
+def _mix64_(x: Tensor, scratch: Tensor) -> Tensor:
+    """The same on an int64 tensor, in place: 11 operations."""
+    for shift, factor in ((30, _MUL_1), (27, _MUL_2), (31, None)):
+        torch.bitwise_right_shift(x, shift, out=scratch)  # arithmetic: mask the sign copies
+        scratch.bitwise_and_((1 << (64 - shift)) - 1)
+        x.bitwise_xor_(scratch)
+        if factor is not None:
+            x.mul_(_signed(factor))
+    return x
+
+
+def seed_keys(seed: int, num_envs: int, rank: int = 0) -> list[int]:
+    """Keys of `reset(seed=s)`: key[i] = mix64(s + rank * N + i), signed."""
+    return [_signed(mix64(seed + rank * num_envs + i)) for i in range(num_envs)]
+
+
+def constructor_keys(seed: int, num_envs: int, rank: int = 0) -> list[int]:
+    """Keys of a constructor seed: mix64(mix64(S) ^ (rank * N + i)), signed.
+
+    Two training seeds share nothing, unlike two neighbouring `reset(seed=...)`.
+    """
+    base = mix64(seed)
+    return [_signed(mix64(base ^ (rank * num_envs + i))) for i in range(num_envs)]
+
+
+def fresh_seed() -> int:
+    """A seed from the operating system, to be recorded."""
+    return int.from_bytes(os.urandom(4), "little")
+
+
+def column_key(name: str, word: int) -> int:
+    """The key of a stream's 64-bit word: stable across processes and versions."""
+    digest = hashlib.blake2b(f"{name}#{word}".encode(), digest_size=8).digest()
+    return _signed(int.from_bytes(digest, "little"))
+
+
+@dataclass
+class _Stream:
+    name: str
+    width: int
+    start: int
+    values: Tensor | None = None
+
+
+class _Block:
+    """Columns of one draw and their scratch memory."""
+
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        self.num_envs = num_envs
+        self.device = device
+        self.streams: list[_Stream] = []
+        self.counters: list[int] = []
+        self.keys: list[int] = []
+        self.halves: list[int] = []
+        self.low: list[float] = []
+        self.span: list[float] = []
+
+    def add(
+        self, name: str, low: Sequence[float], high: Sequence[float], counter: int
+    ) -> _Stream:
+        width = len(low)
+        stream = _Stream(name, width, len(self.halves))
+        self.low += low
+        self.span += [top - bottom for bottom, top in zip(low, high, strict=True)]
+        first = len(self.keys)
+        for word in range((width + 1) // 2):
+            self.counters.append(counter)
+            self.keys.append(column_key(name, word))
+        self.halves.extend(2 * first + half for half in range(width))
+        self.streams.append(stream)
+        return stream
+
+    def build(self) -> None:
+        n, words, device = self.num_envs, len(self.keys), self.device
+        self._pick = torch.tensor(self.counters, dtype=torch.int64, device=device)
+        self._keys = torch.tensor(self.keys, dtype=torch.int64, device=device)
+        self._halves = torch.tensor(self.halves, dtype=torch.int64, device=device)
+        self._low = torch.tensor(self.low, dtype=torch.float32, device=device)
+        # 24-bit integers to [0, 1) and on to [low, high): one factor per column.
+        scale = torch.tensor(self.span, dtype=torch.float64, device=device) * 2.0**-24
+        self._scale = scale.to(torch.float32)
+        self._words = torch.zeros((n, words), dtype=torch.int64, device=device)
+        self._scratch = torch.zeros_like(self._words)
+        self._ints = torch.zeros((n, len(self.halves)), dtype=torch.int32, device=device)
+        self.values = torch.zeros((n, len(self.halves)), dtype=torch.float32, device=device)
+        for stream in self.streams:
+            stream.values = self.values[:, stream.start : stream.start + stream.width]
+
+    def draw(self, mixed: Tensor) -> None:
+        """Fills the block from first-level words `[N, counters]`."""
+        torch.index_select(mixed, 1, self._pick, out=self._words)
+        _mix64_(self._words.add_(self._keys), self._scratch)
+        torch.index_select(self._words.view(torch.int32), 1, self._halves, out=self._ints)
+        self._ints.bitwise_right_shift_(8).bitwise_and_(0xFFFFFF)
+        torch.mul(self._ints, self._scale, out=self.values)
+        self.values.add_(self._low)
+
+
+class ManagerRng:
+    """Counter-based uniforms for every term of an environment.
+
+    Terms register streams while they are built; `draw` fills all of them once per step.
+    """
+
+    def __init__(self, num_envs: int, device: torch.device) -> None:
+        """Allocates keys and counters; every key is 0 until `set_keys`."""
+        self.num_envs = num_envs
+        self.device = device
+        self.keys = torch.zeros((num_envs, 1), dtype=torch.int64, device=device)
+        self.counters = torch.zeros((num_envs, 2), dtype=torch.int64, device=device)
+        """Column 0: (episode, draw); column 1: (episode + 1, 0)."""
+        self._mixed = torch.zeros_like(self.counters)
+        self._mixed_scratch = torch.zeros_like(self.counters)
+        self._block = _Block(num_envs, device)
+        self._startup = _Block(num_envs, device)
+        self._names: set[tuple[str, str]] = set()
+        self._built = False
+
+    def uniform(
+        self,
+        name: str,
+        width: int,
+        on: str,
+        low: float | Sequence[float] = 0.0,
+        high: float | Sequence[float] = 1.0,
+    ) -> Callable[[], Tensor]:
+        """Registers a stream.
+
+        Args:
+            name: Key of the stream; the same name may be registered for several phases, whose
+                draws are then independent because their counters differ.
+            width: Numbers per environment and draw.
+            on: "step" draws anew each step, "reset" once per episode, "startup" once per seed.
+            low: Lower bound, one for all columns or one for each; scaling is part of the draw.
+            high: Upper bound, excluded up to rounding.
+
+        Returns:
+            A function that returns the `[N, width]` view of the current draw, in [low, high).
+
+        Raises:
+            ConfigError: If the phase is unknown, the name is taken, or the rng is built.
+        """
+        if on not in _PHASES:
+            raise ConfigError(f"random stream {name!r}: phase {near(on, _PHASES)}")
+        if self._built:
+            raise ConfigError(f"random stream {name!r}: registered after the environment was built")
+        if (name, on) in self._names:
+            raise ConfigError(f"random stream {name!r} is registered twice for phase {on!r}")
+        self._names.add((name, on))
+        lows = [float(low)] * width if isinstance(low, (int, float)) else list(low)
+        highs = [float(high)] * width if isinstance(high, (int, float)) else list(high)
+        if on == "startup":
+            stream = self._startup.add(name, lows, highs, 0)
+        else:
+            stream = self._block.add(name, lows, highs, _PHASES.index(on))
+
+        def values() -> Tensor:
+            if stream.values is None:
+                raise ConfigError(f"random stream {name!r} is read before the first draw")
+            return stream.values
+
+        return values
+
+    def build(self) -> None:
+        """Allocates the blocks; no stream can be added afterwards."""
+        self._block.build()
+        self._startup.build()
+        self._built = True
+
+    def _mix_counters(self, counters: Tensor) -> Tensor:
+        torch.mul(counters, _signed(_GOLDEN), out=self._mixed)
+        return _mix64_(self._mixed.add_(self.keys), self._mixed_scratch)
+
+    def draw(self) -> None:
+        """Fills every step and reset stream from the current counters."""
+        if self._block.streams:
+            self._block.draw(self._mix_counters(self.counters))
+
+    def draw_startup(self) -> None:
+        """Fills every startup stream; counter (0, 0) of each key."""
+        if self._startup.streams:
+            self._startup.draw(self._mix_counters(torch.zeros_like(self.counters)))
+
+    def advance(self) -> None:
+        """A step of the running episode has begun."""
+        self.counters[:, 0].add_(1)
+
+    def start_episode(self, mask: Tensor) -> None:
+        """Masked rows enter their next episode: (episode + 1, 0)."""
+        running, following = self.counters[:, 0], self.counters[:, 1]
+        torch.where(mask, following, running, out=running)
+        following.add_(mask, alpha=_EPISODE)
+
+    def set_keys(self, keys: Sequence[int | None], mask: Tensor | None = None) -> None:
+        """Gives rows a new key and restarts their counters.
+
+        Args:
+            keys: N signed integers; None keeps a row's stream.
+            mask: `[N]` bool; rows outside keep their stream. None takes all rows.
+        """
+        given = torch.tensor([key is not None for key in keys], device=self.device)
+        chosen = given if mask is None else given & mask
+        values = torch.tensor([key or 0 for key in keys], dtype=torch.int64, device=self.device)
+        self.keys.copy_(torch.where(chosen, values, self.keys[:, 0]).unsqueeze(1))
+        start = torch.tensor([0, _EPISODE], dtype=torch.int64, device=self.device)
+        self.counters.copy_(torch.where(chosen.unsqueeze(1), start, self.counters))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copies of keys and counters."""
+        return {"keys": self.keys.clone(), "counters": self.counters.clone()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        """Restores keys and counters in place."""
+        self.keys.copy_(state["keys"])
+        self.counters.copy_(state["counters"])

@@ -1,0 +1,288 @@
+"""Terms: what users write, and how configs bind to them.
+
+A term is a function or a class that declares its reads and its width::
+
+    @term(reads=lambda p: (RootLinVelB(), Command(p["command"])))
+    def track_lin_vel_xy(frame: Frame, *, command: str, std: float) -> Tensor:  # [N]
+        error = frame[Command(command)][:, :2] - frame[RootLinVelB()][:, :2]
+        return torch.exp(-error.square().sum(-1) / std**2)
+
+`width` is `()` for one scalar per environment (rewards, terminations), an integer for `[N, d]`,
+or a callable of (params, index) that returns one of them. A class with state takes a
+`BuildContext` when it is built, is called with the frame, and may have `reset(mask)`.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from unilab_gym.config import TermCfg, func_name
+from unilab_gym.errors import ConfigError, near
+from unilab_gym.model_index import ModelIndex
+from unilab_gym.runtime.frame import Frame, TermFrame
+from unilab_gym.runtime.reads import Read
+from unilab_gym.runtime.rng import ManagerRng
+
+__all__ = [
+    "ActionSpec",
+    "BoundTerm",
+    "BuildContext",
+    "Term",
+    "TermFrame",
+    "bind_term",
+    "full_params",
+    "term",
+    "term_width",
+]
+
+F = TypeVar("F", bound=Callable[..., Any])
+Width = tuple[()] | int | Callable[[Mapping[str, Any], ModelIndex], "tuple[()] | int"]
+
+
+@dataclass(frozen=True)
+class TermSpec:
+    """What `@term` attaches to a function or class."""
+
+    reads: Callable[[Mapping[str, Any]], tuple[Read, ...]]
+    width: Width
+
+
+@dataclass(frozen=True)
+class ActionSpec:
+    """A resolved action term: plain numbers, no torch."""
+
+    kind: str
+    """What an action means: "joint_position"."""
+    joints: tuple[str, ...]
+    actuators: tuple[str, ...]
+    scale: tuple[float, ...]
+    offset: tuple[float, ...]
+    box: float
+    """Actions lie in [-box, box]."""
+    target_clip: tuple[tuple[float, float], ...] | None = None
+    """Bounds of each joint's target, or None."""
+    clipped: bool = True
+    """Whether actions are clamped to the box."""
+
+
+def term(
+    *, reads: Callable[[Mapping[str, Any]], tuple[Read, ...]] | tuple[Read, ...] = (),
+    width: Width = (),
+) -> Callable[[F], F]:
+    """Declares what a term reads and how wide its value is.
+
+    Args:
+        reads: A tuple of reads, or a callable of the term's parameters that returns one.
+        width: `()` for `[N]`, d for `[N, d]`, or a callable of (params, index).
+    """
+    declared = reads if callable(reads) else (lambda _: reads)
+
+    def attach(target: F) -> F:
+        target.__term__ = TermSpec(declared, width)  # type: ignore[attr-defined]
+        return target
+
+    return attach
+
+
+def term_spec(func: Callable[..., Any]) -> TermSpec:
+    """The declaration of a term.
+
+    Raises:
+        ConfigError: If `func` carries none.
+    """
+    spec = getattr(func, "__term__", None)
+    if spec is None:
+        raise ConfigError(f"{func_name(func)} is not a term: decorate it with @term(reads=...)")
+    return cast("TermSpec", spec)
+
+
+def full_params(func: Callable[..., Any], params: Mapping[str, Any]) -> dict[str, Any]:
+    """Given parameters and the defaults of the others.
+
+    Raises:
+        ConfigError: On an unknown parameter (with near candidates) or a missing one.
+    """
+    signature = inspect.signature(func)
+    known = {
+        name: parameter
+        for name, parameter in signature.parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    for name in params:
+        if name not in known:
+            raise ConfigError(f"{func_name(func)} has no parameter {near(name, known)}")
+    result = {
+        name: parameter.default
+        for name, parameter in known.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+    result.update(params)
+    missing = [name for name in known if name not in result]
+    if missing:
+        raise ConfigError(f"{func_name(func)} needs the parameters {', '.join(missing)}")
+    return result
+
+
+def term_width(func: Callable[..., Any], params: Mapping[str, Any], index: ModelIndex) -> int:
+    """Columns that a term's value takes; a scalar takes one. Needs no environment."""
+    width = term_spec(func).width
+    if callable(width):
+        width = width(full_params(func, params), index)
+    return 1 if width == () else cast("int", width)
+
+
+class BuildContext:
+    """What a manager or term gets when it is built: sizes, names, device, random streams.
+
+    It collects every declared read with the phases in which it is read ("step" for Frame A,
+    "reset" for Frame B), from which the read plan is compiled.
+    """
+
+    def __init__(
+        self,
+        *,
+        num_envs: int,
+        device: torch.device,
+        index: ModelIndex,
+        control_dt: float,
+        max_episode_steps: int,
+        rng: ManagerRng,
+        frame: Frame,
+    ) -> None:
+        """Holds them."""
+        self.num_envs = num_envs
+        self.device = device
+        self.index = index
+        self.control_dt = control_dt
+        self.max_episode_steps = max_episode_steps
+        self.rng = rng
+        self.frame = frame
+        self.owner = ""
+        """Name of the term being built, `manager/term`: errors and streams carry it."""
+
+    def tensor(self, values: Any, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A constant on the device."""
+        return torch.tensor(values, dtype=dtype, device=self.device)
+
+    def zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """A carrier `[N, *shape]`, zero, allocated once."""
+        return torch.zeros((self.num_envs, *shape), dtype=dtype, device=self.device)
+
+    def uniform(
+        self,
+        width: int,
+        on: str,
+        low: float | Sequence[float] = 0.0,
+        high: float | Sequence[float] = 1.0,
+        key: str = "",
+    ) -> Callable[[], Tensor]:
+        """A stream of uniforms `[N, width]` in [low, high), keyed by the term being built.
+
+        Args:
+            width: Numbers per environment and draw.
+            on: "step", "reset" or "startup": which counters the draw follows.
+            low: Lower bound, one for all columns or one for each.
+            high: Upper bound. Bounds cost no operation: scaling is part of the block's draw.
+            key: Tells several streams of one term apart.
+        """
+        name = f"{self.owner}/{key}" if key else self.owner
+        return self.rng.uniform(name, width, on, low, high)
+
+    def view(self, name: str, reads: tuple[Read, ...], phases: tuple[str, ...]) -> TermFrame:
+        """Declares reads for a term and returns the frame that only it sees."""
+        for read in reads:
+            self.frame.declare(read, phases, self.index, self.device)
+        return TermFrame(self.frame, name, reads)
+
+
+class Term:
+    """Base of terms with state: allocate in `__init__`, compute in `__call__`, clear in `reset`.
+
+    Subclasses are decorated with `@term(...)`; their parameters are keyword-only.
+    """
+
+    def __init__(self, ctx: BuildContext) -> None:
+        """Keeps the sizes."""
+        self.num_envs = ctx.num_envs
+        self.device = ctx.device
+
+    def __call__(self, frame: TermFrame) -> Tensor:
+        """The value at this boundary, `[N]` or `[N, d]`."""
+        raise NotImplementedError(type(self).__name__)
+
+    def reset(self, mask: Tensor) -> None:
+        """Clears the state of the rows where `mask` `[N]` is true."""
+
+
+@dataclass
+class BoundTerm:
+    """A term built from its config."""
+
+    name: str
+    width: int
+    scalar: bool
+    params: dict[str, Any]
+    reads: tuple[Read, ...]
+    _frame: TermFrame
+    _call: Callable[..., Tensor]
+    instance: Any = None
+    """The object, where the term is a class."""
+
+    def __call__(self) -> Tensor:
+        """The value at this boundary, `[N]` or `[N, d]`."""
+        return self._call(self._frame)
+
+    def reset(self, mask: Tensor) -> None:
+        """Resets the term's state where the mask is true."""
+        reset = getattr(self.instance, "reset", None)
+        if reset is not None:
+            reset(mask)
+
+
+def bind_term(
+    ctx: BuildContext, manager: str, name: str, cfg: TermCfg, phases: tuple[str, ...] = ("step",)
+) -> BoundTerm:
+    """Builds a term: checks parameters, declares reads, allocates state.
+
+    Args:
+        ctx: The build context.
+        manager: The manager's name, for errors and random streams.
+        name: The term's name in the config.
+        cfg: Function or class and parameters.
+        phases: In which refreshes its reads must be valid.
+
+    Raises:
+        ConfigError: With the term's path in front.
+    """
+    ctx.owner = f"{manager}/{name}"
+    try:
+        params = full_params(cfg.func, cfg.params)
+        spec = term_spec(cfg.func)
+        reads = spec.reads(params)
+        frame = ctx.view(ctx.owner, reads, phases)
+        width = term_width(cfg.func, cfg.params, ctx.index)
+        scalar = _is_scalar(spec, params, ctx.index)
+        instance = None
+        if inspect.isclass(cfg.func):
+            instance = cfg.func(ctx, **params)
+            call = instance.__call__
+        else:
+            func = cfg.func
+
+            def call(frame: TermFrame) -> Tensor:
+                return func(frame, **params)
+
+    except ConfigError as error:
+        raise ConfigError(f"{ctx.owner}: {error}") from error
+    return BoundTerm(ctx.owner, width, scalar, params, reads, frame, call, instance)
+
+
+def _is_scalar(spec: TermSpec, params: Mapping[str, Any], index: ModelIndex) -> bool:
+    width = spec.width(params, index) if callable(spec.width) else spec.width
+    return width == ()

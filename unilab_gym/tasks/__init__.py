@@ -1,0 +1,1 @@
+"""Shipped tasks: each module holds `owner(backend) -> OwnerCfg` and `TASK`."""
