@@ -33,8 +33,8 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: setup ## train a Go2 policy on the CPU and replay it on both engines
 	$(BIN)/python examples/train_rsl_rl.py --task $(TASK) --backend mujoco
-	$(BIN)/python examples/replay.py --run latest --backend mujoco
-	$(BIN)/python examples/replay.py --run latest --backend mjwarp --episodes 16
+	$(BIN)/python examples/replay.py --run latest --backend mujoco --require-outcome
+	$(BIN)/python examples/replay.py --run latest --backend mjwarp --episodes 16 --require-outcome
 	@echo "Checkpoint, logs, ONNX policy, reports and videos of this run: the newest folder under runs/"
 
 # A file stays with one worker, so that its environments are built and its kernels compiled once.

@@ -32,6 +32,11 @@ def _freeze(value: Any) -> Any:
     return value
 
 
+def _one_of(what: str, value: str, options: tuple[str, ...]) -> None:
+    if value not in options:
+        raise ConfigError(f"{what}: {near(str(value), options)}")
+
+
 @dataclass(frozen=True, kw_only=True)
 class TermCfg:
     """A term: what computes it, and its parameters."""
@@ -80,6 +85,18 @@ class ObservationTermCfg(TermCfg):
     """Bounds applied after the noise."""
     scale: float | tuple[float, ...] = 1.0
     """Factor applied last: one number, or one per component."""
+
+    def __post_init__(self) -> None:
+        """Freezes lists and checks the order of the bounds.
+
+        Raises:
+            ConfigError: If `clip` is not (low, high).
+        """
+        super().__post_init__()
+        object.__setattr__(self, "clip", _freeze(self.clip))
+        object.__setattr__(self, "scale", _freeze(self.scale))
+        if self.clip is not None and not (len(self.clip) == 2 and self.clip[0] <= self.clip[1]):
+            raise ConfigError(f"clip must be (low, high), got {self.clip}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,9 +149,12 @@ class EventTermCfg(TermCfg):
         """Checks that the interval belongs to the mode.
 
         Raises:
-            ConfigError: If an interval is missing, not asked for, or not ordered.
+            ConfigError: If the mode is unknown, or an interval is missing, not asked for, or not
+                ordered.
         """
         super().__post_init__()
+        _one_of("mode", self.mode, ("startup", "reset", "interval"))
+        object.__setattr__(self, "interval_s", _freeze(self.interval_s))
         if (self.mode == "interval") != (self.interval_s is not None):
             raise ConfigError(f"interval_s goes with mode 'interval' only, got {self.mode!r}")
         if self.interval_s is not None and not 0 < self.interval_s[0] <= self.interval_s[1]:
@@ -149,6 +169,15 @@ class MetricTermCfg(TermCfg):
     """How the steps of an episode become one number."""
     play_only: bool = False
     """Whether it is computed in play only: evaluation figures that training need not pay for."""
+
+    def __post_init__(self) -> None:
+        """Checks the reduction.
+
+        Raises:
+            ConfigError: If it is unknown.
+        """
+        super().__post_init__()
+        _one_of("reduce", self.reduce, ("mean", "sum", "max", "last"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +211,14 @@ class SceneCfg:
     """Slide friction of the ground geom; a geom with higher priority decides for both."""
     keyframe: str | None = "home"
     """Default state; None takes the model's qpos0."""
+
+    def __post_init__(self) -> None:
+        """Checks the ground.
+
+        Raises:
+            ConfigError: If it is unknown.
+        """
+        _one_of("ground", self.ground, ("flat", "none"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +357,7 @@ def func_name(func: TermFunc) -> str:
         ConfigError: If the name would not lead back to it (a lambda, a local function).
     """
     module, qualname = getattr(func, "__module__", None), getattr(func, "__qualname__", "")
-    if not module or "<" in qualname:
+    if not module or not qualname or "<" in qualname:
         raise ConfigError(f"term {func!r} needs an importable name: define it at module level")
     return f"{module}:{qualname}"
 
@@ -334,7 +371,7 @@ def load_func(name: str) -> TermFunc:
     module_name, _, qualname = name.partition(":")
     try:
         target: Any = importlib.import_module(module_name)
-    except ImportError as error:
+    except (ImportError, ValueError, TypeError) as error:  # an empty or relative name
         raise ConfigError(f"term {name!r}: cannot import {module_name!r}: {error}") from error
     for part in qualname.split("."):
         if not hasattr(target, part):
@@ -485,7 +522,7 @@ def apply_overrides(cfg: T, overrides: Mapping[str, Any]) -> T:
     """
     data = to_dict(cfg)
     for path, value in overrides.items():
-        node = data
+        node: Any = data
         parts = path.split(".")
         for depth, part in enumerate(parts):
             where = ".".join(parts[:depth]) or type(cfg).__name__

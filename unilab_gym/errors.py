@@ -42,6 +42,14 @@ class FaultError(UnilabGymError, RuntimeError):
     """Raised by `on_fault="raise"`: names the faulty rows and their causes."""
 
 
+class ExportError(UnilabGymError, RuntimeError):
+    """A policy that cannot be written as an ONNX file."""
+
+
+class ExportMismatchError(ExportError):
+    """The exported file computes something else than the policy; it was not kept."""
+
+
 class RunFolderError(UnilabGymError, OSError):
     """A run folder that is not there, or that cannot be written."""
 
@@ -80,5 +88,7 @@ def near(given: str, available: Iterable[str], limit: int = 8) -> str:
     names = list(dict.fromkeys(str(name) for name in available))
     close = difflib.get_close_matches(str(given), names, n=3, cutoff=0.5)
     hint = f"; did you mean {' or '.join(repr(name) for name in close)}?" if close else ";"
-    shown = ", ".join(names[:limit]) + (f", ... ({len(names)} in all)" if len(names) > limit else "")
+    shown = ", ".join(names[:limit]) + (
+        f", ... ({len(names)} in all)" if len(names) > limit else ""
+    )
     return f"{given!r}{hint} available: {shown or 'nothing'}"

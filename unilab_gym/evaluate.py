@@ -56,10 +56,7 @@ class EvalReport:
             ConfigError: If the outcome names a figure that the evaluation does not have.
         """
         missed: list[str] = []
-        for limits, word, bad in (
-            (outcome.at_most, "at most", lambda value, limit: not value <= limit),
-            (outcome.at_least, "at least", lambda value, limit: not value >= limit),
-        ):
+        for limits, word, sign in ((outcome.at_most, "at most", 1), (outcome.at_least, "at least", -1)):
             for name, limit in limits.items():
                 if name not in self.figures:
                     raise ConfigError(
@@ -69,7 +66,7 @@ class EvalReport:
                 if name == "survival" and few:
                     continue
                 value = self.figures[name]
-                if bad(value, limit):
+                if not sign * value <= sign * limit:  # NaN misses every bar
                     missed.append(f"{name} is {value:.3f}, the bar is {word} {limit:g}")
         return missed
 

@@ -40,15 +40,17 @@ def quat_rotate_inverse(quat: Tensor, vector: Tensor) -> Tensor:
     With q = (w, u): v + 2 w (v x u) + 2 (v x u) x u.
     """
     u = quat[..., 1:]
-    t = torch.linalg.cross(vector, u).mul_(2.0)
-    return torch.linalg.cross(t, u).add_(t.mul_(quat[..., :1])).add_(vector)
+    t: Tensor = torch.linalg.cross(vector, u).mul_(2.0)
+    turned: Tensor = torch.linalg.cross(t, u)
+    return turned.add_(t.mul_(quat[..., :1])).add_(vector)
 
 
 def quat_rotate(quat: Tensor, vector: Tensor) -> Tensor:
     """R(q) v for quaternions `[..., 4]` and vectors `[..., 3]`."""
     u = quat[..., 1:]
-    t = torch.linalg.cross(u, vector).mul_(2.0)
-    return torch.linalg.cross(u, t).add_(t.mul_(quat[..., :1])).add_(vector)
+    t: Tensor = torch.linalg.cross(u, vector).mul_(2.0)
+    turned: Tensor = torch.linalg.cross(u, t)
+    return turned.add_(t.mul_(quat[..., :1])).add_(vector)
 
 
 def yaw_quat(yaw: Tensor) -> Tensor:

@@ -182,44 +182,57 @@ class ModelIndex:
             The names, each once.
 
         Raises:
-            ConfigError: If a pattern is not valid or matches nothing.
+            ConfigError: If there is no pattern, or one is not valid or matches nothing.
         """
         names = self.names(kind)
         found: list[str] = []
-        for pattern in (patterns,) if isinstance(patterns, str) else tuple(patterns):
-            try:
-                hits = [name for name in names if re.fullmatch(pattern, name)]
-            except re.error as error:
-                raise ConfigError(f"{kind} pattern {pattern!r} is not valid: {error}") from None
-            if not hits:
-                raise ConfigError(f"no {kind} matches {near(pattern, names)}")
-            found.extend(hits)
+        asked = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+        if not asked:
+            raise ConfigError(f"no {kind} pattern was given; available: {', '.join(names)}")
+        for pattern in asked:
+            found.extend(_hits(kind, pattern, names))
         unique = tuple(dict.fromkeys(found))
         return unique if keep_order else tuple(name for name in names if name in set(unique))
 
     def per_joint(
-        self, what: str, value: float | Mapping[str, float], joints: tuple[str, ...]
+        self,
+        what: str,
+        value: float | Mapping[str, float],
+        joints: tuple[str, ...],
+        missing: float | None = None,
     ) -> tuple[float, ...]:
         """One number per joint from a scalar or from `{pattern: number}`.
 
         Raises:
-            ConfigError: If a pattern matches nothing, two patterns claim one joint with
-                different values, or a joint gets none.
+            ConfigError: If a pattern is not valid or matches nothing, two patterns claim one
+                joint with different values, or a joint gets none and `missing` is None.
         """
         if not isinstance(value, Mapping):
             return (float(value),) * len(joints)
         result: dict[str, float] = {}
         for pattern, number in value.items():
-            hits = [name for name in joints if re.fullmatch(pattern, name)]
-            if not hits:
-                raise ConfigError(f"{what}: no joint matches {near(pattern, joints)}")
+            try:
+                hits = _hits("joint", pattern, joints)
+            except ConfigError as error:
+                raise ConfigError(f"{what}: {error}") from None
             for name in hits:
                 if result.get(name, float(number)) != float(number):
                     raise ConfigError(
                         f"{what}: joint {name!r} is claimed with {result[name]} and {number}"
                     )
                 result[name] = float(number)
-        missing = [name for name in joints if name not in result]
-        if missing:
-            raise ConfigError(f"{what}: no value for joints {missing}")
+        absent = [name for name in joints if name not in result]
+        if absent and missing is None:
+            raise ConfigError(f"{what}: no value for joints {absent}")
+        result.update((name, float(missing or 0.0)) for name in absent)
         return tuple(result[name] for name in joints)
+
+
+def _hits(kind: str, pattern: str, names: Iterable[str]) -> list[str]:
+    try:
+        hits = [name for name in names if re.fullmatch(pattern, name)]
+    except re.error as error:
+        raise ConfigError(f"{kind} pattern {pattern!r} is not valid: {error}") from None
+    if not hits:
+        raise ConfigError(f"no {kind} matches {near(pattern, names)}")
+    return hits

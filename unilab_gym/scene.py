@@ -1,7 +1,7 @@
 """MJCF composition with MjSpec, and the name tables of the compiled model.
 
-`build_scene` loads the robot's MJCF, adds the ground and a light, applies the task's engine
-settings and compiles one `MjModel` that both engines load.
+`build_scene` loads the robot's MJCF, adds the ground, applies the task's engine settings and
+compiles one `MjModel` that both engines load.
 """
 
 from __future__ import annotations
@@ -34,6 +34,24 @@ _CONES = {"pyramidal": mujoco.mjtCone.mjCONE_PYRAMIDAL, "elliptic": mujoco.mjtCo
 _SCALAR_JOINTS = (mujoco.mjtJoint.mjJNT_HINGE, mujoco.mjtJoint.mjJNT_SLIDE)
 _INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
 
+_HORIZON = (0.74, 0.82, 0.90)
+_TEXTURES = (
+    (
+        "unilab_sky",
+        mujoco.mjtTexture.mjTEXTURE_SKYBOX,
+        mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
+        (0.55, 0.70, 0.86),
+        (0.93, 0.94, 0.94),  # the horizon is the mean of both
+    ),
+    (
+        "unilab_floor",
+        mujoco.mjtTexture.mjTEXTURE_2D,
+        mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
+        (0.38, 0.43, 0.49),
+        (0.29, 0.34, 0.40),
+    ),
+)
+
 _FIELD_SIZES = {
     "xpos": ("nbody", 3),
     "xquat": ("nbody", 4),
@@ -58,9 +76,7 @@ class Scene:
     index: ModelIndex
 
 
-def build_scene(
-    scene: SceneCfg, sim: SimCfg, sim_dt: float, *, visuals: bool = False
-) -> Scene:
+def build_scene(scene: SceneCfg, sim: SimCfg, sim_dt: float, *, visuals: bool = False) -> Scene:
     """Composes and compiles a scene.
 
     Visual geoms cost the C engine's broad phase 12 % of a step although they collide with
@@ -82,6 +98,8 @@ def build_scene(
     except (ValueError, OSError) as error:
         raise ConfigError(f"{path.name} is not a valid MJCF file: {error}") from error
     _add_ground(spec, scene)
+    if visuals:
+        _add_looks(spec)
     _set_options(spec, sim, sim_dt)
     spec.compiler.discardvisual = not visuals
     try:
@@ -94,46 +112,62 @@ def build_scene(
 def _add_ground(spec: Any, scene: SceneCfg) -> None:
     if scene.ground == "none":
         return
-    spec.add_texture(
-        name="sky",
-        type=mujoco.mjtTexture.mjTEXTURE_SKYBOX,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_GRADIENT,
-        rgb1=[0.55, 0.70, 0.85],
-        rgb2=[0.95, 0.97, 1.0],
-        width=256,
-        height=256,
-    )
-    spec.add_texture(
-        name="ground",
-        type=mujoco.mjtTexture.mjTEXTURE_2D,
-        builtin=mujoco.mjtBuiltin.mjBUILTIN_CHECKER,
-        mark=mujoco.mjtMark.mjMARK_EDGE,
-        rgb1=[0.42, 0.47, 0.52],
-        rgb2=[0.36, 0.41, 0.46],
-        markrgb=[0.6, 0.65, 0.7],
-        width=300,
-        height=300,
-    )
-    material = spec.add_material(name="ground", texrepeat=[4, 4], texuniform=True, reflectance=0.05)
-    material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "ground"
     spec.worldbody.add_geom(
         name="floor",
         type=mujoco.mjtGeom.mjGEOM_PLANE,
         size=[0, 0, 0.05],
-        material="ground",
         friction=[scene.ground_friction, 0.005, 0.0001],
         condim=1,  # the larger condim of a pair counts: a geom that wants friction says so
         contype=1,
         conaffinity=1,
     )
-    spec.worldbody.add_light(
-        name="sun",
-        pos=[0, 0, 4],
-        dir=[0.2, 0.3, -1],
+
+
+def _add_looks(spec: Any) -> None:
+    """Sky, checkered floor, light and shadow: what is only seen."""
+    for name, kind, builtin, rgb1, rgb2 in _TEXTURES:
+        spec.add_texture(
+            name=name, type=kind, builtin=builtin, rgb1=rgb1, rgb2=rgb2, width=256, height=256
+        )
+    floor = spec.geom("floor")
+    if floor is not None:
+        # Squares of half a metre: the checker has 2 x 2, and `texuniform` fits it into 2 m.
+        material = spec.add_material(name="unilab_floor", texrepeat=[2, 2], texuniform=True)
+        material.specular, material.shininess, material.reflectance = 0.1, 0.3, 0.0
+        material.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "unilab_floor"
+        floor.material = "unilab_floor"
+    _add_sun(spec)
+    visual = spec.visual
+    visual.headlight.ambient, visual.headlight.diffuse = [0.36] * 3, [0.2] * 3
+    visual.headlight.specular = [0.1] * 3
+    visual.rgba.haze = [*_HORIZON, 1.0]
+    visual.map.haze = 0.6
+    visual.map.zfar = 60.0
+    visual.map.shadowclip = 1.2
+    visual.global_.fovy = 40.0
+    # Software OpenGL: fewer triangles and a small shadow map halve the time of a frame. The
+    # renderer draws larger and averages instead of sampling, which leaves shadows ragged.
+    visual.quality.numslices, visual.quality.numstacks = 20, 10
+    visual.quality.shadowsize, visual.quality.offsamples = 1024, 0
+
+
+def _add_sun(spec: Any) -> None:
+    """A light that follows the robot: the shadow map covers only what is near its axis.
+
+    It leans along y alone: MuJoCo 4.0 dots the floor with false shadow where a light leans
+    across the axes of its shadow map.
+    """
+    roots = [joint.parent for joint in spec.joints if joint.type == mujoco.mjtJoint.mjJNT_FREE]
+    sun = (roots[0] if roots else spec.worldbody).add_light(
+        name="unilab_sun",
         type=mujoco.mjtLightType.mjLIGHT_DIRECTIONAL,
+        pos=[0, -1.9, 3.2],
+        dir=[0, 1.9, -3.2],
         castshadow=True,
-        diffuse=[0.8, 0.8, 0.8],
     )
+    sun.diffuse, sun.specular, sun.ambient = [0.75] * 3, [0.3] * 3, [0.0] * 3
+    if roots:
+        sun.mode = mujoco.mjtCamLight.mjCAMLIGHT_TRACKCOM
 
 
 def _set_options(spec: Any, sim: SimCfg, sim_dt: float) -> None:
@@ -182,7 +216,9 @@ def index_model(model: mujoco.MjModel, keyframe: str | None = "home") -> ModelIn
         joints=joints,
         actuators=_actuators(model),
         bodies={model.body(i).name: i for i in range(model.nbody)},
-        geoms={model.geom(i).name: _geom(model, i) for i in range(model.ngeom) if model.geom(i).name},
+        geoms={
+            model.geom(i).name: _geom(model, i) for i in range(model.ngeom) if model.geom(i).name
+        },
         sites={model.site(i).name: i for i in range(model.nsite) if model.site(i).name},
         sensors={model.sensor(i).name: _sensor(model, i) for i in range(model.nsensor)},
         sim_dt=float(model.opt.timestep),

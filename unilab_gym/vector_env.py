@@ -67,7 +67,9 @@ def make(
     """
     _check_count("num_envs", num_envs)
     name, resolved = resolve_backend(backend, device)
-    if overrides:
+    if overrides is not None:
+        if not isinstance(overrides, Mapping):
+            raise ConfigError(f"overrides must be {{dotted path: value}}, got {overrides!r}")
         cfg = apply_overrides(cfg, overrides)
     if play:
         cfg = cfg.for_play()
@@ -87,8 +89,12 @@ def make_vector_env(task: str, num_envs: int = 1, **kwargs: Any) -> UnilabVector
     return make(cfg, num_envs, backend=name, device=resolved, **kwargs)
 
 
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
 def _check_count(what: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value <= 0:
+    if not _is_integer(value) or value <= 0:
         raise ConfigError(f"{what} must be a positive integer, got {value!r}")
 
 
@@ -156,6 +162,8 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         _check_count("num_envs", num_envs)
         if max_episode_steps is not None:
             _check_count("max_episode_steps", max_episode_steps)
+        if seed is not None and not _is_integer(seed):
+            raise ConfigError(f"seed must be an integer or None, got {seed!r}")
         if output not in ("torch", "numpy"):
             raise ConfigError(f"output {near(str(output), ('torch', 'numpy'))}")
         if render_mode is not None and render_mode not in _RENDER_MODES:
@@ -271,8 +279,8 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             raise ResetNeeded("reset_mask needs a full reset() first")
         state = runtime.reset(keys=self._seed_keys(seed), mask=mask)
         self._has_reset = True
-        info: dict[str, Any] = {"log": self._log()} if self._log_in_info else {}
         with quiet_torch(self.device.type == "cpu"):
+            info: dict[str, Any] = {"log": self._log()} if self._log_in_info else {}
             return self._observation(state.obs), info
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -350,7 +358,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
     def episode_length_buf(self, value: Any) -> None:
         steps = self.runtime.rt.episode_step
         given = torch.as_tensor(value, device=self.device)
-        if given.shape != steps.shape or given.is_floating_point():
+        if given.shape != steps.shape or not _integral(given):
             raise ConfigError(
                 f"episode_length_buf takes integers of shape {tuple(steps.shape)}, got "
                 f"{given.dtype} {tuple(given.shape)}"
@@ -359,12 +367,14 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
 
     def state(self) -> Any:
         """The privileged observation `[N, D]` of the last boundary; see `state_space`."""
-        return self._give(self.runtime.rt.observations.buffers[self._privileged])
+        with quiet_torch(self.device.type == "cpu"):
+            return self._give(self.runtime.rt.observations.buffers[self._privileged])
 
     def get_observations(self) -> dict[str, Any]:
         """Every observation group of the last boundary, from the cache: nothing is recomputed."""
-        buffers = self.runtime.rt.observations.buffers
-        return {name: self._give(buffer) for name, buffer in buffers.items()}
+        with quiet_torch(self.device.type == "cpu"):
+            buffers = self.runtime.rt.observations.buffers
+            return {name: self._give(buffer) for name, buffer in buffers.items()}
 
     def hold_command(self, name: str, value: Any, mask: Any = None) -> None:
         """Pins a command (all rows, or where `mask` is true) until `release_command`."""
@@ -453,8 +463,10 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
                 f"actions must be numbers of shape {wanted}, got "
                 f"{type(actions).__name__}: {error}"
             ) from error
-        if given.dtype == torch.bool or given.is_complex():
+        if not (given.is_floating_point() or _integral(given)):
             raise ConfigError(f"actions must be floating or integer numbers, got {given.dtype}")
+        if given.layout is not torch.strided or given.is_meta:
+            raise ConfigError(f"actions must be dense and hold data, got {given.layout}")
         if given.shape != wanted:
             raise ConfigError(f"actions must have shape {wanted}, got {tuple(given.shape)}")
         return given.detach().to(device=self.device, dtype=torch.float32)
@@ -462,12 +474,14 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
     def _seed_keys(self, seed: Any) -> list[int | None] | None:
         if seed is None:
             return None
-        if isinstance(seed, (int, np.integer)) and not isinstance(seed, bool):
+        if _is_integer(seed):
             return list(seed_keys(int(seed), self.num_envs))
         if isinstance(seed, (list, tuple)):
             seeds = cast("Sequence[Any]", seed)
             if len(seeds) != self.num_envs:
                 raise ConfigError(f"{self.num_envs} seeds are needed, got {len(seeds)}")
+            if not all(one is None or _is_integer(one) for one in seeds):
+                raise ConfigError(f"seeds must be integers or None, got {seed!r}")
             return [None if one is None else seed_keys(int(one), 1)[0] for one in seeds]
         raise ConfigError(f"seed must be None, an integer or a list of them, got {seed!r}")
 
@@ -488,6 +502,11 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
                 f"{what} must have shape ({self.num_envs},), got {tuple(mask.shape)}"
             )
         return mask.to(self.device)
+
+
+def _integral(tensor: Tensor) -> bool:
+    kind = tensor.dtype
+    return not (kind.is_floating_point or kind.is_complex or kind == torch.bool)
 
 
 def _as_tensor(value: Any) -> Tensor:

@@ -60,7 +60,7 @@ class RslRlVecEnv(VecEnv):
             )
         self.env = base
         self.num_envs = base.num_envs
-        self.num_actions = base.single_action_space.shape[0]
+        self.num_actions = base.runtime.action_size
         self.max_episode_length = base.max_episode_length
         self.device = torch.device(learner_device or base.device)
         self.cfg = base.cfg

@@ -45,6 +45,8 @@ def resolve_backend(
         raise ConfigError(f"device {str(asked)!r}: the engines run on 'cpu' or 'cuda'")
     if backend == "auto":
         wants_gpu = asked is None or asked.type == "cuda"
+        if asked is not None and wants_gpu:
+            _visible(asked)  # before the choice: mujoco is not what was asked for
         backend = "mjwarp" if wants_gpu and torch.cuda.is_available() else "mujoco"
         if asked is None and backend == "mujoco":
             asked = torch.device("cpu")
@@ -76,7 +78,7 @@ def _visible(device: torch.device) -> torch.device:
     if device.type != "cuda":
         return torch.device("cpu")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    index = device.index
+    index: int | None = device.index  # None for plain "cuda", whatever the stubs say
     if index is None and count:
         index = torch.cuda.current_device()
     if index is None or index >= count:

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import mujoco
 import numpy as np
 import torch
-from mujoco.batch import Batch, SimulationError
+from mujoco.batch import DATA_FIELDS, Batch, SimulationError
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
@@ -48,6 +48,8 @@ _WARNING_BITS = (  # order of mjtWarning in 4.0
     FaultBit.ENGINE_BAD_STATE,  # BADQACC
     FaultBit.ENGINE_BAD_CTRL,  # BADCTRL
 )
+_BOUND_TENSORS = 32
+"""Tensors of callers whose views are kept; the runtime has half a dozen."""
 
 
 def usable_cpus() -> int:
@@ -57,14 +59,18 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
+def _ignore(message: str) -> None:
+    """Takes a warning that the fault word tells of."""
+
+
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def _quiet() -> Generator[None]:
     """Warnings go to the fault word, not to stderr and MUJOCO_LOG.TXT.
 
     MuJoCo's warning handler is process-global, so it is saved and restored around each call.
     """
     saved: Callable[[str], None] | None = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(lambda _: None)
+    mujoco.set_mju_user_warning(_ignore)
     try:
         yield
     finally:
@@ -134,19 +140,19 @@ class MujocoBackend(Backend):
             raise ConfigError(f"num_threads must be positive, got {threads}")
         n, index = spec.num_envs, spec.index
         self._batch: Any = Batch(spec.model, n, nthread=threads, persistent=False)
-        self._rows = self._batch.state  # [N, nstate] float64
+        self._rows: Any = self._batch.state  # [N, nstate] float64
         start, width = index.qpos_offset, index.nq + index.nv
-        self._rows_q = self._rows[:, start : start + width]
+        self._rows_q: Any = self._rows[:, start : start + width]
         self._q = torch.zeros((n, width), dtype=torch.float32)
         self._q_np = self._q.numpy()
-        self._rows_qvel = self._batch.bind("qvel")
-        self._rows_ctrl = self._batch.bind("ctrl")
+        self._rows_qvel: Any = self._batch.bind("qvel")
+        self._rows_ctrl: Any = self._batch.bind("ctrl")
         self._default_row = self._pack_default()
         self._rows[:] = self._default_row
         np.copyto(self._q_np, self._rows_q, casting="same_kind")
         self._fields = {name: self._batch.expand(name) for name in spec.model_fields}
-        self._warning = self._batch.warning
-        self._counts = self._warning[:, :, 1]
+        self._warning: Any = self._batch.warning
+        self._counts: Any = self._warning[:, :, 1]
         self._faults = torch.zeros(n, dtype=torch.int32)
         self._faults_np = self._faults.numpy()
         self._faulty = False
@@ -182,15 +188,25 @@ class MujocoBackend(Backend):
         return StateViews(qpos=self._q[:, :nq], qvel=self._q[:, nq:], packed=self._q)
 
     def _array(self, tensor: Tensor) -> Any:
-        """A NumPy view of a caller's tensor, made once per tensor."""
+        """A NumPy view of a caller's tensor, made once per tensor that comes again and again."""
         entry = self._bound.get(tensor.data_ptr())
         if entry is None or entry[0] is not tensor:
+            if len(self._bound) >= _BOUND_TENSORS:  # somebody hands over a new tensor each time
+                self._bound.clear()
             entry = (tensor, tensor.numpy())
             self._bound[tensor.data_ptr()] = entry
         return entry[1]
 
     def compile_reads(self, plan: ReadPlan) -> Mapping[FieldSlice, Tensor]:
-        """Binds the fields; see the base class."""
+        """Binds the fields; see the base class.
+
+        Raises:
+            ConfigError: If a field is unknown.
+            BackendError: If a slice names columns that the field does not have.
+        """
+        self._check_open()
+        for item in dict.fromkeys((*plan.step, *plan.reset)):
+            self._check_slice(item)
         nq = self.spec.index.nq
         tensors: dict[FieldSlice, Tensor] = {}
         readers: dict[FieldSlice, _Reader] = {}
@@ -212,6 +228,15 @@ class MujocoBackend(Backend):
         self._step_stage = stages[plan.step_stage]
         self._reset_stage = stages[plan.reset_stage]
         return tensors
+
+    def _check_slice(self, item: FieldSlice) -> None:
+        if item.field not in DATA_FIELDS:
+            raise ConfigError(
+                f"backend 'mujoco' cannot read field {near(item.field, sorted(DATA_FIELDS))}"
+            )
+        width = self._batch.bind(item.field).reshape(self.num_envs, -1).shape[1]
+        if not item.columns or min(item.columns) < 0 or max(item.columns) >= width:
+            raise BackendError(f"columns {item.columns} of field {item.field!r}: it has {width}")
 
     def allocate_reset_payload(self) -> TensorResetRandomizationPayload:
         """Default rows in float32."""
@@ -267,7 +292,9 @@ class MujocoBackend(Backend):
             self._batch.reset(ids, stage=mujoco.mjtStage.mjSTAGE_NONE)
             self._rows[ids] = rows
             if self._reset_stage != mujoco.mjtStage.mjSTAGE_NONE:
-                self._batch.forward(ids, stage=self._reset_stage)
+                # A row that fails here fails again in its next step, which sets its fault bit.
+                with contextlib.suppress(SimulationError):
+                    self._batch.forward(ids, stage=self._reset_stage)
         self._q_np[ids] = self._rows_q[ids]
         for reader in self._reset_readers:
             if reader.acceleration:
@@ -290,20 +317,22 @@ class MujocoBackend(Backend):
     ) -> None:
         """Writes masked rows; a value equal to the nominal one keeps the nominal float64 bits."""
         self._check_open()
-        ids = np.flatnonzero(self._array(mask))
+        targets = {name: self._field(name) for name in fields}
+        ids = np.flatnonzero(mask.numpy())
         if not ids.size:
             return
         for name, values in fields.items():
             nominal = getattr(self.spec.model, name)
             given = values.numpy()[ids]
             same = given == nominal.astype(np.float32)
-            self._field(name)[ids] = np.where(same, nominal, given)
+            targets[name][ids] = np.where(same, nominal, given)
         if level >= RecomputeLevel.ALL:
             with _quiet():
                 self._batch.set_const(ids)
 
     def get_model_field(self, name: str) -> Tensor:
         """Per-environment values, float32 copy."""
+        self._check_open()
         return torch.from_numpy(self._field(name).astype(np.float32))
 
     def faults(self) -> Tensor:
@@ -312,6 +341,7 @@ class MujocoBackend(Backend):
 
     def get_state(self) -> Tensor:
         """A float64 copy of the packed rows."""
+        self._check_open()
         return torch.from_numpy(self._rows.copy())
 
     def set_state(self, state: Tensor, mask: Tensor) -> StepReceipt:
@@ -335,9 +365,10 @@ class MujocoBackend(Backend):
             raise BackendError("the backend is closed")
 
     def close(self) -> None:
-        """Drops the batch; its worker threads end with it."""
+        """Drops the batch and every view of it: its worker threads end with the last one."""
         self._closed = True
-        self._batch = None
+        self._batch = self._rows = self._rows_q = self._rows_qvel = self._rows_ctrl = None
+        self._warning = self._counts = None
         self._fields = {}
         self._step_readers, self._reset_readers = [], []
         self._bound = {}

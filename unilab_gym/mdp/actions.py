@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from unilab_gym.errors import ConfigError
@@ -32,17 +33,17 @@ class JointPositionAction:
             joints: Patterns; the order of their matches is the order of the action's columns.
             scale: rad (or m) per unit of action: one number, or `{pattern: number}`.
             offset: Target at action 0; None takes the default pose.
-            box: Actions lie in [-box, box].
+            box: Actions lie in [-box, box]; positive and finite.
             target_clip: Bounds on targets, `{pattern: (low, high)}`; joints without a pattern
                 are not clipped.
 
         Raises:
-            ConfigError: If a pattern matches nothing, two claim one joint with different
-                values, or a joint has no actuator.
+            ConfigError: If a pattern matches none of the joints, two claim one joint with
+                different values, or a joint has no actuator.
         """
         names = index.match("joint", joints)
-        if not box > 0:
-            raise ConfigError(f"box must be positive, got {box}")
+        if not 0 < box < math.inf:
+            raise ConfigError(f"box must be positive and finite, got {box}")
         if offset is None:
             offsets = tuple(index.joint(name).default for name in names)
         else:
@@ -66,11 +67,11 @@ def _target_clip(
 ) -> tuple[tuple[float, float], ...] | None:
     if not bounds:
         return None
-    clips = {name: (-float("inf"), float("inf")) for name in names}
+    limits: list[dict[str, float]] = [{}, {}]
     for pattern, (low, high) in bounds.items():
         if not low <= high:
             raise ConfigError(f"target_clip {pattern!r}: low {low} exceeds high {high}")
-        for name in index.match("joint", pattern):
-            if name in clips:
-                clips[name] = (float(low), float(high))
-    return tuple(clips[name] for name in names)
+        limits[0][pattern], limits[1][pattern] = low, high
+    lows = index.per_joint("target_clip", limits[0], names, missing=-math.inf)
+    highs = index.per_joint("target_clip", limits[1], names, missing=math.inf)
+    return tuple(zip(lows, highs, strict=True))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from unilab_gym.errors import ConfigError
+from unilab_gym.model_index import ModelIndex
 from unilab_gym.runtime.command_term import CommandTerm, StepTimer
 from unilab_gym.runtime.reads import Command, EpisodeStep
 from unilab_gym.runtime.term import BuildContext, TermFrame, term
@@ -103,16 +104,28 @@ class TrotGait(CommandTerm):
         self._stance_share = stance_share
         self._standing_sq = standing_norm**2
         self._legs = ctx.tensor([0.0, 0.5, 0.5, 0.0])
-        self._phase_0 = ctx.zeros(1)
+        self._phase_0 = ctx.zeros(4)  # of each leg, at the reset
         self._uniform = ctx.uniform(1, "reset")
         self.value = ctx.zeros(4)
         self._stance = ctx.zeros(4, dtype=torch.bool)
         self.parts = {"stance": self._stance}
 
+    @classmethod
+    def describe(
+        cls, index: ModelIndex, *, frequency: float, stance_share: float, standing_norm: float,
+        **_: Any,
+    ) -> dict[str, Any]:
+        """What a deployment needs to build the same clock; part of the policy contract."""
+        return {
+            "frequency": frequency,
+            "stance_share": stance_share,
+            "standing_norm": standing_norm,
+        }
+
     def _refresh(self, frame: TermFrame) -> None:
         still = frame[Command(self._command)].square().sum(-1, keepdim=True) < self._standing_sq
-        phase = (frame[EpisodeStep()].unsqueeze(1) * self._rate).add_(self._phase_0)
-        phase = (phase + self._legs).frac_()  # [N, 4], in periods
+        elapsed = frame[EpisodeStep()].unsqueeze(1) * self._rate
+        phase = (elapsed + self._phase_0).frac_()  # [N, 4], in periods
         torch.lt(phase, self._stance_share, out=self._stance)
         self._stance.logical_or_(still)
         angle = phase[:, :2] * (2.0 * torch.pi)  # FL stands for FL and RR, FR for FR and RL
@@ -122,7 +135,8 @@ class TrotGait(CommandTerm):
 
     def reset(self, mask: Tensor, frame: TermFrame) -> None:
         """Draws a phase for the new episode."""
-        torch.where(mask.unsqueeze(1), self._uniform(), self._phase_0, out=self._phase_0)
+        drawn = self._uniform() + self._legs
+        torch.where(mask.unsqueeze(1), drawn, self._phase_0, out=self._phase_0)
         self._refresh(frame)
 
     def update(self, frame: TermFrame) -> None:

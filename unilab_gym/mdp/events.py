@@ -26,6 +26,13 @@ def _check(what: str, bounds: _RANGE) -> _RANGE:
     return float(low), float(high)
 
 
+def _one_body(ctx: BuildContext, pattern: str) -> int:
+    names = ctx.index.match("body", pattern)
+    if len(names) > 1:
+        raise ConfigError(f"body {pattern!r} matches {len(names)}, one is needed: {names}")
+    return ctx.index.bodies[names[0]]
+
+
 class ResetRootUniform(ResetEvent):
     """Default root pose moved by uniform draws: xy in m, yaw in rad, velocities in m/s, rad/s."""
 
@@ -89,7 +96,7 @@ class RandomizeBodyMass(StartupEvent):
 
     def __init__(self, ctx: BuildContext, *, body: str, add: _RANGE) -> None:
         """Resolves the body."""
-        self._body = ctx.index.bodies[ctx.index.match("body", body)[0]]
+        self._body = _one_body(ctx, body)
         self._draw = ctx.uniform(1, "startup", *_check("add", add))
 
     def apply(self, fields: Mapping[str, Tensor]) -> None:
@@ -108,7 +115,7 @@ class RandomizeBodyCom(StartupEvent):
 
     def __init__(self, ctx: BuildContext, *, body: str, add: _RANGE) -> None:
         """Resolves the body."""
-        self._body = ctx.index.bodies[ctx.index.match("body", body)[0]]
+        self._body = _one_body(ctx, body)
         self._draw = ctx.uniform(3, "startup", *_check("add", add))
 
     def apply(self, fields: Mapping[str, Tensor]) -> None:

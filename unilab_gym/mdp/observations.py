@@ -60,9 +60,12 @@ def joint_vel(frame: TermFrame, *, joints: tuple[str, ...] = (".*",)) -> Tensor:
     return frame[JointVel(joints)]
 
 
-@term(reads=(Action(0),), width=lambda p, index: index.nu)
-def last_action(frame: TermFrame) -> Tensor:  # [N, A]
-    """The action of the last step, clamped to the box; 0 after a reset. Unitless."""
+@term(reads=(Action(0),), width=lambda p, index: p["width"] or index.nu)
+def last_action(frame: TermFrame, *, width: int | None = None) -> Tensor:  # [N, A]
+    """The action of the last step, clamped to the box; 0 after a reset. Unitless.
+
+    `width` is A; None where actions drive every actuator.
+    """
     return frame[Action(0)]
 
 
@@ -85,5 +88,8 @@ def geom_height(frame: TermFrame, *, geoms: tuple[str, ...]) -> Tensor:  # [N, K
 def geom_contact(
     frame: TermFrame, *, geoms: tuple[str, ...], margin: float
 ) -> Tensor:  # [N, K]
-    """1 where a geom's lowest point is below `margin` m over flat ground, else 0."""
-    return frame[GeomContact(geoms, margin)].float()
+    """1 where a geom's lowest point is below `margin` m over flat ground, else 0.
+
+    The manager turns flags into numbers when it concatenates the group.
+    """
+    return frame[GeomContact(geoms, margin)]

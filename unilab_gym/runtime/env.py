@@ -8,7 +8,7 @@ modes and copies on top.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -53,7 +53,7 @@ class TorchEnvState:
 
 
 @contextmanager
-def quiet_torch(single_thread: bool) -> Iterator[None]:
+def quiet_torch(single_thread: bool) -> Generator[None]:
     """No gradients, no inference tensors, and one torch thread where physics owns the CPUs.
 
     Torch's thread count is saved and restored: with its default pool beside the physics threads
@@ -149,6 +149,8 @@ class ManagerBasedRlEnv:
         frame.bind(backend.compile_reads(self.read_plan.engine))
         rng.build()
         rng.set_keys(rng_module.constructor_keys(self.seed, self.num_envs, self.rank))
+        for manager in (observations, rewards, terminations, metrics):
+            manager.check()
         self.rt = Runtime(
             backend=backend,
             receipts=ReceiptLedger(backend.producer),
@@ -209,9 +211,11 @@ class ManagerBasedRlEnv:
             FaultError: With `on_fault="raise"`, where a row is faulty.
         """
         wanted = (self.num_envs, self.action_size)
-        if action.shape != wanted or action.dtype != torch.float32:
+        fits = action.shape == wanted and action.dtype == torch.float32
+        if not fits or action.device.type != self.device.type:
             raise ConfigError(
-                f"action must be float32 {wanted}, got {action.dtype} {tuple(action.shape)}"
+                f"action must be float32 {wanted} on {self.device}, got {action.dtype} "
+                f"{tuple(action.shape)} on {action.device}"
             )
         with quiet_torch(self._single_thread):
             advance(self.rt, action)
@@ -238,7 +242,15 @@ class ManagerBasedRlEnv:
 
         Returns:
             The published state; flags are those of the last step.
+
+        Raises:
+            ConfigError: If the mask is not `[N]` bool, or the keys are not N.
         """
+        rows = (self.num_envs,)
+        if mask is not None and (mask.dtype != torch.bool or mask.shape != rows):
+            raise ConfigError(f"mask must be bool {rows}, got {mask.dtype} {tuple(mask.shape)}")
+        if keys is not None and len(keys) != self.num_envs:
+            raise ConfigError(f"{self.num_envs} keys are needed, got {len(keys)}")
         with quiet_torch(self._single_thread):
             if mask is None:
                 self._mask.fill_(True)
@@ -262,9 +274,10 @@ class ManagerBasedRlEnv:
         """Cold path of `on_fault="raise"` on the CPU: reads the word on the host."""
         from unilab_gym.errors import FaultError
 
-        rows = [i for i, bad in enumerate(self.rt.faults.bad.tolist()) if bad]
+        flags: list[bool] = self.rt.faults.bad.tolist()
+        rows = [i for i, bad in enumerate(flags) if bad]
         if rows:
-            words = self.rt.faults.word.tolist()
+            words: list[int] = self.rt.faults.word.tolist()
             causes = "; ".join(f"row {i}: {', '.join(fault_names(words[i]))}" for i in rows[:8])
             more = f" and {len(rows) - 8} more" if len(rows) > 8 else ""
             raise FaultError(f"{len(rows)} faulty row(s): {causes}{more}")
@@ -273,10 +286,11 @@ class ManagerBasedRlEnv:
         """The episode log as 0-d tensors; a new dict each call."""
         return self.rt.log.values()
 
-    def fault_totals(self) -> dict[str, Any]:
+    def fault_totals(self) -> dict[str, int]:
         """How often each cause was seen since construction (reads the device)."""
         names = [name.removeprefix("fault/") for name in self.rt.log.names if "fault/" in name]
-        return dict(zip(names, self.rt.faults.total.tolist(), strict=True))
+        totals: list[int] = self.rt.faults.total.tolist()
+        return dict(zip(names, totals, strict=True))
 
     def close(self) -> None:
         """Closes the backend; a second call does nothing."""

@@ -34,13 +34,17 @@ class SceneTensorReadPlan:
         plan = self.engine
         lines = [
             f"after a step (stage {Stage(plan.step_stage).name}): "
-            + ", ".join(str(read) for read in self.step_reads),
+            + _listed(self.step_reads),
             f"after a reset (stage {Stage(plan.reset_stage).name}): "
-            + ", ".join(str(read) for read in self.reset_reads),
-            "derived: " + ", ".join(str(read) for read in self.derived),
-            "runtime: " + ", ".join(str(read) for read in self.runtime),
+            + _listed(self.reset_reads),
+            "derived: " + _listed(self.derived),
+            "runtime: " + _listed(self.runtime),
         ]
         return "\n".join(lines)
+
+
+def _listed(reads: tuple[Read, ...]) -> str:
+    return ", ".join(str(read) for read in reads) or "nothing"
 
 
 class Frame:

@@ -48,8 +48,8 @@ class EpisodeLog:
         """Steps since the reset `[N]`: unlike the time limit's counter nobody can set it."""
         self.packed = ctx.zeros(len(self.names))
         """The columns of this step's boundary, for every row."""
-        self._held = torch.zeros(len(self.names), device=ctx.device)
-        self._ended = torch.zeros((), dtype=torch.int64, device=ctx.device)
+        self._held = torch.zeros(len(self.names) + 1, device=ctx.device)  # the last one: ended
+        self._means, self._ended = self._held[:-1], self._held[-1]
         self._zero = torch.zeros((), device=ctx.device)
 
     def compute(self, done: Tensor) -> None:
@@ -66,15 +66,14 @@ class EpisodeLog:
         )
         torch.cat(parts, 1, out=self.packed)
         total = torch.where(done.unsqueeze(1), self.packed, self._zero).sum(0)
-        torch.sum(done, 0, out=self._ended)
+        torch.sum(done, 0, dtype=torch.float32, out=self._ended)
         mean = total / self._ended  # NaN where none ended, which the next line does not pick
-        torch.where(self._ended > 0, mean, self._held, out=self._held)
+        torch.where(self._ended > 0, mean, self._means, out=self._means)
 
     def values(self) -> dict[str, Tensor]:
         """A new dict of 0-d tensors that nothing will change."""
-        log = dict(zip(self.names, self._held.clone().unbind(), strict=True))
-        log["episode/ended"] = self._ended.clone()
-        return log
+        names = (*self.names, "episode/ended")
+        return dict(zip(names, self._held.clone().unbind(), strict=True))
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows start a new return."""

@@ -301,7 +301,11 @@ class JointPosRel(DerivedRead):
         """One subtraction."""
         names = index.match("joint", self.names)
         default = torch.tensor([index.joint(n).default for n in names], device=device)
-        return lambda q: q - default
+
+        def relative(q: Tensor) -> Tensor:
+            return q - default
+
+        return relative
 
 
 @dataclass(frozen=True)
@@ -333,7 +337,7 @@ class GeomHeight(DerivedRead):
         def height(pos: Tensor, up: Tensor | None = None) -> Tensor:
             if up is None:
                 return pos[..., 2] - radius
-            extent = torch.linalg.vector_norm(up.unsqueeze(-2) * parts, dim=-1).sum(-1)
+            extent: Tensor = torch.linalg.vector_norm(up.unsqueeze(-2) * parts, dim=-1).sum(-1)
             return pos[..., 2] - extent
 
         return height
@@ -370,7 +374,11 @@ class GeomContact(DerivedRead):
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """One comparison."""
-        return lambda height: height < self.margin
+
+        def contact(height: Tensor) -> Tensor:
+            return height < self.margin
+
+        return contact
 
 
 # --- runtime reads -----------------------------------------------------------------------------
@@ -422,7 +430,11 @@ class LinVelErrorSq(DerivedRead):
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """Three operations."""
-        return lambda command, vel: (command[:, :2] - vel[:, :2]).square_().sum(-1)
+
+        def error(command: Tensor, vel: Tensor) -> Tensor:
+            return (command[:, :2] - vel[:, :2]).square_().sum(-1)
+
+        return error
 
 
 @dataclass(frozen=True)
@@ -437,4 +449,8 @@ class AngVelErrorSq(DerivedRead):
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """Two operations."""
-        return lambda command, vel: (command[:, 2] - vel[:, 2]).square_()
+
+        def error(command: Tensor, vel: Tensor) -> Tensor:
+            return (command[:, 2] - vel[:, 2]).square_()
+
+        return error

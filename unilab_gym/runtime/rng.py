@@ -189,7 +189,8 @@ class ManagerRng:
             A function that returns the `[N, width]` view of the current draw, in [low, high).
 
         Raises:
-            ConfigError: If the phase is unknown, the name is taken, or the rng is built.
+            ConfigError: If the phase is unknown, the name is taken, the bounds are not as many as
+                the columns, or the rng is built.
         """
         if on not in _PHASES:
             raise ConfigError(f"random stream {name!r}: phase {near(on, _PHASES)}")
@@ -197,9 +198,14 @@ class ManagerRng:
             raise ConfigError(f"random stream {name!r}: registered after the environment was built")
         if (name, on) in self._names:
             raise ConfigError(f"random stream {name!r} is registered twice for phase {on!r}")
-        self._names.add((name, on))
         lows = [float(low)] * width if isinstance(low, (int, float)) else list(low)
         highs = [float(high)] * width if isinstance(high, (int, float)) else list(high)
+        if not len(lows) == len(highs) == width:
+            raise ConfigError(
+                f"random stream {name!r}: {len(lows)} lower and {len(highs)} upper bounds for "
+                f"{width} columns"
+            )
+        self._names.add((name, on))
         if on == "startup":
             stream = self._startup.add(name, lows, highs, 0)
         else:

@@ -91,6 +91,7 @@ def masked_reset(rt: Runtime, mask: Tensor) -> None:
     rt.metrics.reset(mask)
     rt.log.reset(mask)
     rt.commands.reset(mask)
+    rt.frame.commands_changed()
     rt.events.reset(mask)
     rt.observations.reset(mask)
     rt.observations.compute_reset(mask)

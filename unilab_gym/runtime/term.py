@@ -14,6 +14,7 @@ or a callable of (params, index) that returns one of them. A class with state ta
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ __all__ = [
     "Term",
     "TermFrame",
     "bind_term",
+    "check_value",
     "full_params",
     "term",
     "term_width",
@@ -81,7 +83,8 @@ def term(
         reads: A tuple of reads, or a callable of the term's parameters that returns one.
         width: `()` for `[N]`, d for `[N, d]`, or a callable of (params, index).
     """
-    declared = reads if callable(reads) else (lambda _: reads)
+    def declared(params: Mapping[str, Any]) -> tuple[Read, ...]:
+        return reads(params) if callable(reads) else reads
 
     def attach(target: F) -> F:
         target.__term__ = TermSpec(declared, width)  # type: ignore[attr-defined]
@@ -195,7 +198,13 @@ class BuildContext:
         return self.rng.uniform(name, width, on, low, high)
 
     def view(self, name: str, reads: tuple[Read, ...], phases: tuple[str, ...]) -> TermFrame:
-        """Declares reads for a term and returns the frame that only it sees."""
+        """Declares reads for a term and returns the frame that only it sees.
+
+        Raises:
+            ConfigError: If the declaration is not a tuple, or names what the model does not have.
+        """
+        if not isinstance(cast("Any", reads), tuple):  # a forgotten comma: (JointPos())
+            raise ConfigError(f"reads must be a tuple of reads, got {reads!r}")
         for read in reads:
             self.frame.declare(read, phases, self.index, self.device)
         return TermFrame(self.frame, name, reads)
@@ -269,18 +278,35 @@ def bind_term(
         width = term_width(cfg.func, cfg.params, ctx.index)
         scalar = _is_scalar(spec, params, ctx.index)
         instance = None
+        func: Callable[..., Any] = cfg.func
         if inspect.isclass(cfg.func):
-            instance = cfg.func(ctx, **params)
-            call = instance.__call__
+            instance = func(ctx, **params)
+            call: Callable[..., Tensor] = instance
         else:
-            func = cfg.func
-
-            def call(frame: TermFrame) -> Tensor:
-                return func(frame, **params)
-
+            call = functools.partial(func, **params)
     except ConfigError as error:
         raise ConfigError(f"{ctx.owner}: {error}") from error
     return BoundTerm(ctx.owner, width, scalar, params, reads, frame, call, instance)
+
+
+def check_value(term: BoundTerm, num_envs: int, dtype: torch.dtype | None = None) -> None:
+    """Computes a term once, while the environment is built, and compares shape and dtype.
+
+    In a step nobody looks: a wrong width would be broadcast or fail far from its cause.
+
+    Raises:
+        ConfigError: Names the term, what it returned and what it declares.
+    """
+    value = term()
+    columns = value[:1].numel() if value.dim() > 1 or not term.scalar else 1
+    fits = value.dim() > 0 and value.shape[0] == num_envs and columns == term.width
+    if not fits or (term.scalar and value.dim() != 1):
+        declared = "[N]" if term.scalar else f"[N, {term.width}]"
+        raise ConfigError(
+            f"{term.name}: returns {tuple(value.shape)}, declares {declared}, N = {num_envs}"
+        )
+    if dtype is not None and value.dtype != dtype:
+        raise ConfigError(f"{term.name}: returns {value.dtype}, expected {dtype}")
 
 
 def _is_scalar(spec: TermSpec, params: Mapping[str, Any], index: ModelIndex) -> bool:

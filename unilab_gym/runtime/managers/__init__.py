@@ -1,0 +1,1 @@
+"""One manager a file; each owns one part of a step and its carriers."""

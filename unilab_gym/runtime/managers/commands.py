@@ -50,7 +50,7 @@ class CommandManager:
             try:
                 params = full_params(cfg.func, cfg.params)
                 reads: tuple[Read, ...] = term_spec(cfg.func).reads(params)
-                self._frames[name] = ctx.view(ctx.owner, reads, ("step",))
+                self._frames[name] = ctx.view(ctx.owner, reads, ("step", "reset"))
                 command: CommandTerm = cfg.func(ctx, **params)
             except ConfigError as error:
                 raise ConfigError(f"commands/{name}: {error}") from error

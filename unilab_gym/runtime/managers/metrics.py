@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unilab_gym.config import MetricTermCfg
 from unilab_gym.errors import ConfigError
-from unilab_gym.runtime.term import BuildContext, bind_term
+from unilab_gym.runtime.term import BuildContext, bind_term, check_value
 
 _REDUCTIONS = ("mean", "sum", "max", "last")
 
@@ -42,8 +42,13 @@ class MetricsManager:
         self._start = ctx.tensor([-torch.inf if kind == "max" else 0.0 for kind in kinds])
         self._kept = self._start.repeat(ctx.num_envs, 1)
 
+    def check(self) -> None:
+        """Computes every term once to compare its shape with its declaration."""
+        for term in self._terms:
+            check_value(term, self.step_values.shape[0])
+
     def compute(self, bad: Tensor) -> None:
-        """Takes one step into the reductions; faulty rows add nothing."""
+        """Takes one step into the reductions; a faulty row's value is 0."""
         if not self._terms:
             return
         torch.stack([term() for term in self._terms], 1, out=self.step_values)

@@ -21,7 +21,7 @@ from unilab_gym.config import (
     to_dict,
 )
 from unilab_gym.errors import ConfigError
-from unilab_gym.runtime.term import BoundTerm, BuildContext, bind_term
+from unilab_gym.runtime.term import BoundTerm, BuildContext, bind_term, check_value
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,9 @@ class _Group:
         self._noise = None
         if cfg.corrupt and any(term.cfg.noise is not None for term in self.terms):
             self._noise = _Noise(ctx, self.name, self.terms)
-        low, high, scale = [], [], []
+        low: list[float] = []
+        high: list[float] = []
+        scale: list[float] = []
         for term in self.terms:
             bounds = term.cfg.clip or (-torch.inf, torch.inf)
             low += [bounds[0]] * term.width
@@ -157,6 +159,12 @@ class ObservationManager:
     def layout(self, group: str) -> list[ObservationTermInfo]:
         """Terms of a group in order."""
         return list(self._groups[group].terms)
+
+    def check(self) -> None:
+        """Computes every term once to compare its width with its declaration."""
+        rows = next(iter(self._groups.values())).buffer.shape[0]
+        for term in self._terms.values():
+            check_value(term, rows)
 
     def _values(self) -> dict[str, Tensor]:
         return {key: _columns(term) for key, term in self._terms.items()}

@@ -14,7 +14,7 @@ from torch import Tensor
 from unilab_gym.config import RewardTermCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.reads import RewardSum
-from unilab_gym.runtime.term import BuildContext, bind_term
+from unilab_gym.runtime.term import BuildContext, bind_term, check_value
 
 
 class RewardManager:
@@ -43,6 +43,11 @@ class RewardManager:
         self.reward = ctx.zeros()
         for column, name in enumerate(self.names):
             ctx.frame.provide(RewardSum(name), self.sums[:, column])
+
+    def check(self) -> None:
+        """Computes every term once to compare its shape with its declaration."""
+        for term in self._terms:
+            check_value(term, self.reward.shape[0])
 
     def compute(self) -> Tensor:
         """The step's reward `[N]`, before faulty rows are cleared."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from unilab_gym.config import TerminationTermCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.reads import Terminated
-from unilab_gym.runtime.term import BuildContext, bind_term
+from unilab_gym.runtime.term import BuildContext, bind_term, check_value
 
 
 class TerminationManager:
@@ -40,6 +40,11 @@ class TerminationManager:
         self.done = ctx.zeros(dtype=torch.bool)
         for column, name in enumerate(self.names):
             ctx.frame.provide(Terminated(name), self.flags[:, column])
+
+    def check(self) -> None:
+        """Computes every term once to compare shape and dtype with what is declared."""
+        for term in self._terms:
+            check_value(term, self.done.shape[0], torch.bool)
 
     def compute(self) -> None:
         """Evaluates every term at this boundary."""

@@ -1,0 +1,199 @@
+"""Observation groups: value -> noise -> clip -> scale, columns in order, shared terms clean."""
+
+import pytest
+import torch
+from helpers.probe import (
+    build,
+    obs_term,
+    probe_cfg,
+    random_actions,
+    started,
+    step_counter,
+    walker_cfg,
+    zero_action,
+)
+
+from unilab_gym.config import ObservationGroupCfg, UniformNoiseCfg
+from unilab_gym.errors import ConfigError
+from unilab_gym.mdp import observations
+from unilab_gym.runtime.reads import EpisodeStep
+from unilab_gym.runtime.term import Term, term
+
+NOISE = UniformNoiseCfg(low=-0.25, high=0.25)
+
+
+@term(reads=(EpisodeStep(),), width=3)
+def ramp(frame, *, slope=1.0):
+    """(k, k + 10, k + 20) times a slope."""
+    return (frame[EpisodeStep()].unsqueeze(1) + torch.tensor([0.0, 10.0, 20.0])) * slope
+
+
+@term(reads=(EpisodeStep(),), width=2)
+def flags(frame):
+    return torch.stack((frame[EpisodeStep()] > 1, frame[EpisodeStep()] > 2), 1)
+
+
+@term(reads=(EpisodeStep(),))
+def scalar(frame):
+    return frame[EpisodeStep()]
+
+
+@term(reads=(EpisodeStep(),), width=4)
+def block(frame):
+    """Two rows of two, as bodies or feet give them."""
+    k = frame[EpisodeStep()].float()
+    return torch.stack((k, k + 0.25, k + 0.5, k + 0.75), 1).view(-1, 2, 2)
+
+
+@term(reads=(EpisodeStep(),), width=1)
+class Counting(Term):
+    calls = 0
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.seen = ctx.zeros(1)
+
+    def __call__(self, frame):
+        type(self).calls += 1
+        return self.seen
+
+    def reset(self, mask):
+        self.seen.masked_fill_(mask.unsqueeze(1), -1.0)
+
+
+def groups(corrupt=False, critic=None, **terms):
+    result = {"policy": ObservationGroupCfg(terms=terms, corrupt=corrupt)}
+    if critic is not None:
+        result["critic"] = ObservationGroupCfg(terms=critic)
+    return result
+
+
+def stepped(tmp_path, observations_, steps=1, **kwargs):
+    env = started(probe_cfg(tmp_path, observations=observations_), **kwargs)
+    for _ in range(steps):
+        env.step(zero_action(env))
+    return env
+
+
+def test_clip_comes_before_scale(tmp_path):
+    terms = groups(r=obs_term(ramp, clip=(2.0, 12.5), scale=(1.0, 10.0, -2.0)))
+    env = stepped(tmp_path, terms)
+    assert env.state.obs["policy"][0].tolist() == [2.0, 110.0, -25.0]
+    env.close()
+
+
+def test_columns_follow_the_config_and_their_kinds_become_float32(tmp_path):
+    terms = groups(s=obs_term(scalar), f=obs_term(flags), b=obs_term(block, scale=2.0))
+    env = stepped(tmp_path, terms, steps=2)
+    policy = env.state.obs["policy"]
+    assert policy.dtype == torch.float32
+    assert policy[0].tolist() == [2.0, 1.0, 0.0, 4.0, 4.5, 5.0, 5.5]
+    layout = [(info.name, info.start, info.width) for info in env.rt.observations.layout("policy")]
+    assert layout == [("s", 0, 1), ("f", 1, 2), ("b", 3, 4)]
+    assert env.rt.observations.widths == {"policy": 7}
+    env.close()
+
+
+def test_noise_is_added_before_clip_and_scale_and_only_in_its_columns(tmp_path):
+    terms = {
+        "k": obs_term(step_counter),
+        "r": obs_term(ramp, noise=NOISE, scale=10.0),
+        "s": obs_term(scalar),
+        "q": obs_term(step_counter, noise=UniformNoiseCfg(low=1.0, high=2.0), clip=(0.0, 2.5)),
+        "end": obs_term(scalar),
+    }
+    env = stepped(tmp_path, groups(corrupt=True, **terms), num_envs=256)
+    policy = env.state.obs["policy"]
+    assert (policy[:, [0, 4, 6]] == 1.0).all()
+    error = policy[:, 1:4] / 10.0 - torch.tensor([1.0, 11.0, 21.0])
+    assert error.abs().max() <= 0.2501
+    assert (error.amax(0) > 0.2).all()
+    assert (error.amin(0) < -0.2).all()
+    assert (policy[:, 5] >= 2.0).all()
+    assert policy[:, 5].max() == 2.5  # 1 + up to 2, clipped
+    assert (policy[:, 5] == 2.5).float().mean() == pytest.approx(0.5, abs=0.15)
+    env.close()
+
+
+def test_noise_needs_a_corrupt_group(tmp_path):
+    env = stepped(tmp_path, groups(corrupt=False, r=obs_term(ramp, noise=NOISE)))
+    assert env.state.obs["policy"].tolist() == [[1.0, 11.0, 21.0]] * 4
+    env.close()
+
+
+def test_a_term_shared_by_groups_is_computed_once_and_stays_clean(tmp_path):
+    shared = {"c": obs_term(Counting, noise=NOISE)}
+    terms = groups(corrupt=True, critic={"raw": obs_term(Counting), "r": obs_term(ramp)}, **shared)
+    env = stepped(tmp_path, terms)
+    before = Counting.calls
+    env.step(zero_action(env))
+    assert Counting.calls - before == 2  # at the boundary and after the reset, not per group
+    assert env.state.obs["critic"][:, 0].tolist() == [-1.0] * 4
+    assert (env.state.obs["policy"] != -1.0).all()
+    env.close()
+
+
+def test_other_parameters_make_another_term(tmp_path):
+    terms = groups(a=obs_term(ramp), b=obs_term(ramp, params={"slope": 2.0}))
+    env = stepped(tmp_path, terms)
+    assert env.state.obs["policy"][0].tolist() == [1.0, 11.0, 21.0, 2.0, 22.0, 42.0]
+    env.close()
+
+
+def test_noise_of_step_and_reset_differs_and_never_repeats(tmp_path):
+    terms = groups(corrupt=True, z=obs_term(step_counter, scale=0.0), r=obs_term(ramp, noise=NOISE))
+    env = build(probe_cfg(tmp_path, observations=terms, episode_length_s=0.04), 8)
+    seen = [env.reset().obs["policy"][:, 1].clone()]
+    for _ in range(6):
+        state = env.step(zero_action(env))
+        seen.append(state.final_obs["policy"][:, 1].clone())
+        if state.truncated.any():
+            seen.append(state.obs["policy"][:, 1].clone())
+    noise = torch.cat(seen).frac()  # the clean values are whole numbers
+    assert noise.unique().numel() == noise.numel() == 80
+    env.close()
+
+
+def test_kept_rows_hold_the_boundary_before(tmp_path):
+    env = stepped(tmp_path, groups(k=obs_term(step_counter)), steps=3)
+    env.rt.episode_step.fill_(9)
+    env.rt.observations.compute(keep=torch.tensor([True, False, False, True]))
+    assert env.state.obs["policy"].flatten().tolist() == [3.0, 9.0, 9.0, 3.0]
+    env.close()
+
+
+def test_after_a_reset_only_masked_rows_are_observed(tmp_path):
+    env = stepped(tmp_path, groups(k=obs_term(step_counter)), steps=3)
+    env.rt.episode_step.fill_(9)
+    env.rt.observations.compute_reset(torch.tensor([True, False, False, True]))
+    assert env.state.obs["policy"].flatten().tolist() == [9.0, 3.0, 3.0, 9.0]
+    env.close()
+
+
+def test_groups_do_not_disturb_each_other(tmp_path):
+    """The policy's numbers are the same whether a critic looks on or not."""
+    cfg = walker_cfg(tmp_path)
+    alone = walker_cfg(tmp_path, observations={"policy": cfg.observations["policy"]})
+    actions = random_actions(env := started(cfg), 30)
+    other = started(alone)
+    for action in actions:
+        assert torch.equal(env.step(action).obs["policy"], other.step(action).obs["policy"])
+    assert not torch.equal(env.state.obs["critic"][:, :3], env.state.obs["policy"][:, :3])
+    env.close()
+    other.close()
+
+
+def test_the_clean_term_equals_the_engines_state(tmp_path):
+    terms = groups(q=obs_term(observations.joint_pos_rel), v=obs_term(observations.joint_vel))
+    env = started(walker_cfg(tmp_path, observations=terms, terminations={}), 2)
+    state = env.step(random_actions(env, 1)[0])
+    default = torch.tensor([0.2, -0.2])
+    expected = torch.cat((env.rt.views.qpos[:, 7:] - default, env.rt.views.qvel[:, 6:]), 1)
+    assert torch.equal(state.obs["policy"], expected)
+    env.close()
+
+
+def test_scale_needs_one_entry_a_column(tmp_path):
+    terms = groups(r=obs_term(ramp, scale=(1.0, 2.0)))
+    with pytest.raises(ConfigError, match=r"policy/r: scale has 2 entries, the term has 3 columns"):
+        build(probe_cfg(tmp_path, observations=terms))

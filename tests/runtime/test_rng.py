@@ -1,0 +1,245 @@
+"""Counter-based draws: known values, independence, bounds, masks."""
+
+import math
+
+import pytest
+import torch
+from helpers.probe import CPU
+
+from unilab_gym.errors import ConfigError
+from unilab_gym.runtime.rng import (
+    ManagerRng,
+    column_key,
+    constructor_keys,
+    fresh_seed,
+    mix64,
+    seed_keys,
+)
+
+GOLDEN = 0x9E3779B97F4A7C15
+# The published first outputs of splitmix64 from seed 1234567.
+PUBLISHED = (
+    6457827717110365317,
+    3203168211198807973,
+    9817491932198370423,
+    4593380528125082431,
+    16408922859458223821,
+)
+
+
+def unsigned(word):
+    return word & ((1 << 64) - 1)
+
+
+def make_rng(num_envs=4, streams=(("a", 3, "step"),), seed=0, low=0.0, high=1.0):
+    rng = ManagerRng(num_envs, CPU)
+    read = {(n, on): rng.uniform(n, width, on, low, high) for n, width, on in streams}
+    rng.build()
+    rng.set_keys(seed_keys(seed, num_envs))
+    rng.start_episode(torch.ones(num_envs, dtype=torch.bool))
+    return rng, read
+
+
+def drawn(rng, read):
+    rng.draw()
+    return read().clone()
+
+
+def test_mix64_is_the_finaliser_of_splitmix64():
+    for number, output in enumerate(PUBLISHED, start=1):
+        assert mix64(1234567 + number * GOLDEN) == output
+
+
+def test_a_draw_worked_by_hand_in_python_integers():
+    rng, read = make_rng(num_envs=3, streams=(("a", 4, "step"),), seed=5)
+    rng.advance()
+    values = drawn(rng, read["a", "step"])
+    for env in range(3):
+        counter = (1 << 32) + 1  # episode 1, its first step
+        inner = mix64(mix64(5 + env) + counter * GOLDEN)
+        for column in range(4):
+            word = mix64(inner + unsigned(column_key("a", column // 2)))
+            half = (word >> (32 * (column % 2))) & 0xFFFFFFFF
+            assert values[env, column].item() == (half >> 8) / 2**24
+
+
+def test_reset_and_startup_streams_follow_their_own_counters():
+    streams = (("a", 1, "step"), ("a", 1, "reset"), ("a", 1, "startup"))
+    rng, read = make_rng(num_envs=1, streams=streams, seed=9)
+    key, column = mix64(9), unsigned(column_key("a", 0))
+
+    def expected(counter):
+        return ((mix64(mix64(key + counter * GOLDEN) + column) & 0xFFFFFFFF) >> 8) / 2**24
+
+    rng.advance()
+    rng.advance()
+    rng.draw()
+    rng.draw_startup()
+    assert read["a", "step"]().item() == expected((1 << 32) + 2)
+    assert read["a", "reset"]().item() == expected(2 << 32)  # of the episode to come
+    assert read["a", "startup"]().item() == expected(0)
+
+
+def test_reset_draw_does_not_depend_on_when_it_is_made():
+    rng, read = make_rng(streams=(("a", 2, "reset"),))
+    early = drawn(rng, read["a", "reset"])
+    for _ in range(7):
+        rng.advance()
+        assert torch.equal(drawn(rng, read["a", "reset"]), early)
+    rng.start_episode(torch.tensor([True, False, True, False]))
+    late = drawn(rng, read["a", "reset"])
+    assert torch.equal(late[1::2], early[1::2])
+    assert (late[::2] != early[::2]).all()
+
+
+@pytest.mark.parametrize("phase", ["step", "reset", "startup"])
+def test_draws_do_not_depend_on_num_envs_order_or_other_terms(phase):
+    _, alone = few = make_rng(2, (("a", 3, phase),), seed=3)
+    many = make_rng(9, (("z", 5, "step"), ("b", 1, phase), ("a", 3, phase)), seed=3)
+    for rng, _read in (few, many):
+        rng.advance()
+        rng.draw()
+        rng.draw_startup()
+    assert torch.equal(many[1]["a", phase]()[:2], alone["a", phase]())
+
+
+def test_a_wider_stream_begins_with_the_same_numbers():
+    rng, read = make_rng(streams=(("a", 3, "step"),))
+    wide, wide_read = make_rng(streams=(("a", 8, "step"),))
+    narrow = drawn(rng, read["a", "step"])
+    assert torch.equal(drawn(wide, wide_read["a", "step"])[:, :3], narrow)
+
+
+def test_bounds_are_those_of_each_column():
+    rng = ManagerRng(512, CPU)
+    read = rng.uniform("a", 3, "step", (-1.0, 5.0, 2.0), (1.0, 6.0, 2.0))
+    rng.build()
+    rng.set_keys(seed_keys(1, 512))
+    rng.draw()
+    low, high = read().amin(0), read().amax(0)
+    assert (low >= torch.tensor([-1.0, 5.0, 2.0])).all()
+    assert (high <= torch.tensor([1.0, 6.0, 2.0])).all()
+    assert (high[:2] - low[:2] > torch.tensor([1.9, 0.95])).all()
+
+
+def test_uniform_in_every_tenth():
+    rng, read = make_rng(num_envs=4000, streams=(("a", 5, "step"),))
+    counts = torch.histc(drawn(rng, read["a", "step"]), bins=10, min=0.0, max=1.0)
+    # 20000 draws, 2000 expected in each tenth, standard deviation 42.
+    assert (counts - 2000).abs().max() < 5 * 42
+
+
+def test_no_correlation_between_columns_steps_envs_or_phases():
+    streams = (("a", 4, "step"), ("b", 2, "step"), ("a", 2, "reset"))
+    rng, read = make_rng(num_envs=8192, streams=streams)
+    columns = []
+    for _ in range(2):
+        rng.advance()
+        rng.draw()
+        columns += [read[key]().clone() for key in (("a", "step"), ("b", "step"))]
+    columns.append(read["a", "reset"]().clone())
+    samples = torch.cat(columns, 1)
+    samples = torch.cat((samples, samples.roll(1, 0)), 1)  # the neighbouring environment's
+    correlation = torch.corrcoef(samples.T) - torch.eye(samples.shape[1])
+    assert correlation.abs().max() < 5.5 / math.sqrt(8192)
+
+
+def test_episodes_and_seeds_share_no_draw():
+    rng, read = make_rng(num_envs=64, streams=(("a", 2, "step"),))
+    seen = [drawn(rng, read["a", "step"])]
+    for _ in range(3):
+        rng.start_episode(torch.ones(64, dtype=torch.bool))
+        seen.append(drawn(rng, read["a", "step"]))
+    values = torch.cat(seen).flatten()
+    assert values.unique().numel() >= values.numel() - 1  # one chance collision in 2^24
+
+
+def test_seed_keys_count_on_over_envs_and_ranks():
+    assert [unsigned(key) for key in seed_keys(7, 2)] == [mix64(7), mix64(8)]
+    assert seed_keys(7, 4) == seed_keys(7, 2) + seed_keys(7, 2, rank=1)
+    assert seed_keys(8, 1) == seed_keys(7, 2)[1:]
+
+
+def test_constructor_keys_of_two_seeds_share_nothing():
+    assert constructor_keys(3, 4) == constructor_keys(3, 2) + constructor_keys(3, 2, rank=1)
+    assert [unsigned(key) for key in constructor_keys(3, 2)] == [
+        mix64(mix64(3)),
+        mix64(mix64(3) ^ 1),
+    ]
+    assert not set(constructor_keys(3, 4096)) & set(constructor_keys(4, 4096))
+
+
+def test_none_keeps_a_stream_and_a_mask_limits_the_seed():
+    rng, read = make_rng()
+    rng.advance()
+    before = drawn(rng, read["a", "step"])
+    keys, counters = rng.keys.clone(), rng.counters.clone()
+    fresh = seed_keys(99, 4)
+    rng.set_keys([fresh[0], None, fresh[2], fresh[3]], torch.tensor([True, True, True, False]))
+    assert torch.equal(rng.keys[[1, 3]], keys[[1, 3]])
+    assert torch.equal(rng.counters[[1, 3]], counters[[1, 3]])
+    assert rng.keys[[0, 2], 0].tolist() == [fresh[0], fresh[2]]
+    after = drawn(rng, read["a", "step"])
+    assert torch.equal(after[[1, 3]], before[[1, 3]])
+    assert (after[[0, 2]] != before[[0, 2]]).all()
+
+
+def test_masked_rows_alone_enter_their_next_episode():
+    rng, _ = make_rng(num_envs=3)
+    rng.advance()
+    before = rng.counters.clone()
+    rng.start_episode(torch.tensor([False, True, False]))
+    assert torch.equal(rng.counters[[0, 2]], before[[0, 2]])
+    assert rng.counters[1].tolist() == [2 << 32, 3 << 32]
+
+
+def test_state_dict_restores_the_stream():
+    rng, read = make_rng(streams=(("a", 2, "step"), ("a", 2, "reset")))
+    rng.advance()
+    state = rng.state_dict()
+    wanted = drawn(rng, read["a", "step"])
+    rng.advance()
+    rng.start_episode(torch.tensor([True, False, False, True]))
+    assert not torch.equal(drawn(rng, read["a", "step"]), wanted)
+    rng.load_state_dict(state)
+    assert torch.equal(drawn(rng, read["a", "step"]), wanted)
+
+
+def test_global_generators_are_neither_read_nor_written():
+    state = torch.get_rng_state()
+    rng, read = make_rng(seed=4)
+    first = drawn(rng, read["a", "step"])
+    assert torch.equal(torch.get_rng_state(), state)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(123)
+        again, again_read = make_rng(seed=4)
+        assert torch.equal(drawn(again, again_read["a", "step"]), first)
+
+
+def test_fresh_seeds_differ_and_fit_a_seed_argument():
+    seeds = {fresh_seed() for _ in range(4)}
+    assert len(seeds) > 1
+    assert all(0 <= seed < 2**32 for seed in seeds)
+
+
+def test_no_streams_draw_nothing():
+    rng, _ = make_rng(streams=())
+    rng.draw()
+    rng.draw_startup()
+    assert rng.counters.tolist() == [[1 << 32, 2 << 32]] * 4
+
+
+def test_errors_name_the_stream():
+    rng = ManagerRng(2, CPU)
+    read = rng.uniform("obs/x", 1, "step")
+    with pytest.raises(ConfigError, match=r"'obs/x' is registered twice for phase 'step'"):
+        rng.uniform("obs/x", 2, "step")
+    with pytest.raises(ConfigError, match=r"'obs/y': phase 'rest'; did you mean 'reset'"):
+        rng.uniform("obs/y", 1, "rest")
+    with pytest.raises(ConfigError, match=r"'obs/z': 2 lower and 3 upper bounds for 3 columns"):
+        rng.uniform("obs/z", 3, "step", (0.0, 0.0), (1.0, 1.0, 1.0))
+    with pytest.raises(ConfigError, match=r"'obs/x' is read before the first draw"):
+        read()
+    rng.build()
+    with pytest.raises(ConfigError, match=r"'late': registered after the environment was built"):
+        rng.uniform("late", 1, "step")
