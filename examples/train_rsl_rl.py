@@ -159,8 +159,8 @@ def resolve(args: Args, folder: Path | None) -> OwnerCfg:
     owner = owner_config(task, backend)
     chosen: dict[str, int] = {}
     for name in ("num_envs", "iterations", "seed"):
-        given = getattr(args, name)
-        chosen[name] = given if given is not None else recorded.get(name, getattr(owner.training, name))
+        given, default = getattr(args, name), getattr(owner.training, name)
+        chosen[name] = given if given is not None else recorded.get(name, default)
         if name != "seed" and chosen[name] <= 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be positive, got {chosen[name]}")
     training = dataclasses.replace(owner.training, sim_backend=backend, **chosen)

@@ -6,10 +6,9 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
-from helpers.face import ACTIONS, GO2, actions, frozen, leaves, make_go2, rollout, same
+from helpers.face import ACTIONS, GO2, actions, frozen, leaves, make_go2, same
 
 import unilab_gym
-from unilab_gym.errors import BackendUnavailableError, ConfigError
 from unilab_gym.tasks import go2_joystick_flat
 
 N = 4
@@ -435,102 +434,3 @@ def test_the_log_is_a_new_dict_each_step_and_holds_its_values(env):
     third = env.extras["log"]
     assert third["episode/ended"] == 0  # none ended: the previous values are held
     assert third["episode/return"] == second["episode/return"]
-
-
-# -- arguments -----------------------------------------------------------------------------------
-
-BAD_ARGUMENTS = [
-    ({"num_envs": 0}, ValueError, "num_envs must be a positive integer, got 0"),
-    ({"num_envs": -1}, ValueError, "num_envs must be a positive integer, got -1"),
-    ({"num_envs": True}, ValueError, "num_envs must be a positive integer, got True"),
-    ({"num_envs": 1.5}, ValueError, "num_envs must be a positive integer, got 1.5"),
-    ({"max_episode_steps": 0}, ValueError, "max_episode_steps must be a positive integer"),
-    ({"max_episode_steps": 2.5}, ValueError, "max_episode_steps must be a positive integer"),
-    ({"no_such_option": 1}, TypeError, "'no_such_option'"),
-    ({"backend": "mujco"}, ValueError, "'mujco'; did you mean 'mujoco'.* auto, mujoco, mjwarp"),
-    ({"backend": "mujoco", "device": "cuda"}, ValueError, "'cuda'.*use backend='mjwarp'"),
-    ({"backend": "auto", "device": "cuda:77"}, ValueError, "'cuda:77' is not visible; visible"),
-    ({"backend": "mjwarp", "device": "cuda:77"}, ValueError, "'cuda:77' is not visible; visible"),
-    ({"device": "tpu"}, ValueError, "'tpu' is not a torch device"),
-    ({"device": "mps"}, ValueError, "'mps': the engines run on 'cpu' or 'cuda'"),
-    ({"obs": "critic"}, ValueError, "obs 'critic'.*policy, dict, or a tuple"),
-    ({"obs": ("policy", "critc")}, ValueError, "'critc'; did you mean 'critic'"),
-    ({"obs": ()}, ValueError, "tuple of group names"),
-    ({"output": "nump"}, ValueError, "'nump'; did you mean 'numpy'"),
-    ({"autoreset_mode": "same"}, ValueError, "'same'.*NextStep, SameStep, Disabled"),
-    ({"autoreset_mode": "Disabled"}, ValueError, "'Disabled' is not offered.*SameStep"),
-    ({"render_mode": "human"}, ValueError, "'human'.*rgb_array"),
-    ({"render_env_ids": [4]}, ValueError, r"row 4 is not in 0\.\.3"),
-    ({"on_fault": "ignore"}, ValueError, "'ignore'.*quarantine, raise"),
-    ({"seed": 1.5}, ValueError, "seed must be an integer or None, got 1.5"),
-    ({"seed": True}, ValueError, "seed must be an integer or None, got True"),
-    ({"overrides": [1]}, ValueError, "overrides must be"),
-    ({"overrides": {"episode_length": 1.0}}, ValueError, "did you mean 'episode_length_s'"),
-    ({"overrides": {"rewards.lin_vel_y.weight": 1.0}}, ValueError, "did you mean 'lin_vel_z'"),
-    ({"overrides": {"rewards.lin_vel_z.weight": "x"}}, ValueError, "expected float, got str 'x'"),
-    ({"overrides": {"ctrl_dt": 0.013}}, ValueError, "not a whole multiple of sim_dt"),
-    ({"vector_kwargs": {"shared_memory": True}}, gymnasium.error.Error, "vector_kwargs"),
-    ({"wrappers": [lambda env: env]}, gymnasium.error.Error, "wrappers argument"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "error", "message"), BAD_ARGUMENTS)
-def test_bad_arguments_are_refused_by_name(arguments, error, message, capfd):
-    with pytest.raises(error, match=message):
-        make_go2(**({"num_envs": 4} | arguments))
-    assert capfd.readouterr() == ("", "")
-
-
-def test_overrides_change_the_copy_only():
-    cfg = go2_joystick_flat.env_cfg()
-    overrides = {"rewards.lin_vel_z.weight": -7.5, "episode_length_s": 0.1, "sim.num_threads": 1}
-    env = unilab_gym.make(cfg, 2, overrides=overrides, device="cpu")
-    assert env.cfg.rewards["lin_vel_z"].weight == -7.5 and env.max_episode_steps == 5
-    assert cfg == go2_joystick_flat.env_cfg() and cfg != env.cfg
-    env.close()
-
-
-def test_an_absent_mjwarp_is_told_by_its_install_line(monkeypatch):
-    import importlib.util
-
-    real = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *a: None if "warp" in name else real(name, *a)
-    )
-    with pytest.raises(BackendUnavailableError, match="pip install mujoco-warp warp-lang"):
-        make_go2(1, backend="mjwarp")
-    env = make_go2(1, backend="auto")
-    assert env.backend_name == "mujoco"
-    env.close()
-
-
-def test_a_faulty_row_raises_on_request():
-    from unilab_gym.errors import FaultError
-
-    env = make_go2(3, on_fault="raise")
-    env.reset(seed=0)
-    action = torch.zeros(3, ACTIONS)
-    env.step(action)
-    action[1, 4] = torch.nan
-    with pytest.raises(FaultError, match=r"1 faulty row\(s\): row 1: action_nonfinite"):
-        env.step(action)
-    env.reset(seed=0)
-    env.step(torch.zeros(3, ACTIONS))
-    env.close()
-
-
-def test_one_seed_one_rollout_whatever_the_face(env):
-    """The face adds nothing: the runtime alone gives the same numbers."""
-    from unilab_gym.runtime.rng import seed_keys
-
-    want = rollout(env, 5, reset_seed=4)
-    runtime = make_go2(N).runtime
-    state = runtime.reset(keys=seed_keys(4, N))
-    assert torch.equal(state.obs["policy"], want[0]["[0]"])
-    for action, expected in zip(actions(5, N), want[1:], strict=True):
-        state = runtime.step(action)
-        assert torch.equal(state.obs["policy"], expected["[0]"])
-        assert torch.equal(state.reward, expected["[1]"])
-    with pytest.raises(ConfigError, match=r"float32 \(4, 12\).*got .*float64"):
-        runtime.step(action.double())
-    runtime.close()

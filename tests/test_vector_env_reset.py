@@ -1,25 +1,19 @@
 """The Gymnasium face: seeds, masked resets, time limits, life and death of an environment."""
 
 import dataclasses
-import gc
-import json
-import os
-import pickle
 import random
 
 import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium.envs.registration import EnvSpec
-from gymnasium.error import ClosedEnvironmentError, ResetNeeded
+from gymnasium.error import ResetNeeded
 from helpers.face import (
     ACTIONS,
     GO2,
     actions,
     digest,
     frozen,
-    leaves,
     make_go2,
     rollout,
     run_python,
@@ -27,10 +21,6 @@ from helpers.face import (
 )
 
 import unilab_gym
-from unilab_gym.config import RewardTermCfg
-from unilab_gym.errors import ConfigError
-from unilab_gym.mdp import rewards
-from unilab_gym.tasks import go2_joystick_flat
 
 N = 4
 STARTUP = ("geom_friction", "body_mass", "body_ipos", "actuator_gainprm", "actuator_biasprm")
@@ -350,168 +340,4 @@ def test_episode_length_buf_staggers_the_time_limits():
     for bad in (torch.zeros(N), [1, 2], torch.zeros(N, dtype=torch.bool)):
         with pytest.raises(ValueError, match=r"integers of shape \(4,\)"):
             env.episode_length_buf = bad
-    env.close()
-
-
-# -- specs -----------------------------------------------------------------------------------------
-
-
-def test_a_spec_rebuilds_the_environment():
-    env = make_go2(3, seed=5, max_episode_steps=6, obs="dict", autoreset_mode="SameStep")
-    want = frozen(env.reset())
-    text = env.spec.to_json()
-    assert "numpy" not in text and json.loads(text)["kwargs"]["obs"] == "dict"
-    for spec in (env.spec, EnvSpec.from_json(text)):
-        again = gymnasium.make_vec(spec)
-        assert (again.num_envs, again.max_episode_steps) == (3, 6)
-        assert again.single_observation_space == env.single_observation_space
-        same(again.reset(), want)
-        again.close()
-    env.close()
-
-
-# -- attributes ------------------------------------------------------------------------------------
-
-
-def test_call_get_attr_set_attr(env):
-    assert env.get_attr("step_dt") == (0.02,) * N
-    assert env.call("step_dt") == (0.02,) * N
-    (groups, *others) = env.call("get_observations")
-    assert list(groups) == ["policy", "critic"] and len(others) == N - 1
-    env.set_attr("note", "one")
-    assert env.note == "one"
-    env.set_attr("note", ["two"] * N)
-    assert env.note == "two"
-    env.set_attr("episode_length_buf", torch.arange(N))
-    assert env.episode_length_buf.tolist() == [0, 1, 2, 3]
-    with pytest.raises(ConfigError, match=r"'note'\): the environments share it"):
-        env.set_attr("note", ["a", "b", "a", "a"])
-    with pytest.raises(AttributeError, match="no_such_thing"):
-        env.call("no_such_thing")
-
-
-def test_held_commands_stay_until_released(env):
-    env.hold_command("twist", [0.5, 0.0, 0.2], mask=mask_of(1, 3))
-    free = env.state()[0, 42:45]
-    for action in actions(3, N):
-        command = env.runtime.rt.commands.terms["twist"].value
-        assert torch.equal(command[1], torch.tensor([0.5, 0.0, 0.2]))
-        env.step(action * 0.1)
-        assert env.state()[3, 42:45].tolist() == pytest.approx([0.5, 0.0, 0.2])
-    assert torch.equal(env.state()[0, 42:45], free)
-    env.release_command("twist")
-    env.reset(seed=1)
-    assert (env.state()[:, 42:45] != torch.tensor([0.5, 0.0, 0.2])).any(1).all()
-    with pytest.raises(ValueError, match="'twst'; did you mean 'twist'"):
-        env.hold_command("twst", [0.0, 0.0, 0.0])
-
-
-# -- life ------------------------------------------------------------------------------------------
-
-
-def test_close_is_final_and_idempotent():
-    env = make_go2(2)
-    env.reset(seed=0)
-    held = env.step(torch.zeros(2, ACTIONS))
-    env.close()
-    env.close()
-    assert env.closed and all(leaf.isfinite().all() for _, leaf in leaves(held))
-    for use in (
-        env.reset,
-        lambda: env.step(torch.zeros(2, ACTIONS)),
-        env.render,
-        env.state,
-        env.get_observations,
-        lambda: env.episode_length_buf,
-        lambda: env.hold_command("twist", [0.0, 0.0, 0.0]),
-    ):
-        with pytest.raises(ClosedEnvironmentError, match="closed: make a new one"):
-            use()
-    make_go2(2).close()  # before any reset
-
-
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads in /proc")
-def test_worker_threads_end_with_their_environment():
-    threads = len(os.listdir("/proc/self/task"))
-    for how in ("close", "del"):
-        env = make_go2(2, overrides={"sim.num_threads": 3})
-        env.reset(seed=0)
-        assert len(os.listdir("/proc/self/task")) > threads
-        if how == "close":
-            env.close()
-            assert len(os.listdir("/proc/self/task")) == threads  # and still referred to
-        del env
-        gc.collect()
-        assert len(os.listdir("/proc/self/task")) == threads
-
-
-def test_a_failure_while_building_is_the_only_error(monkeypatch, capfd):
-    """In a term, when the engine was built already: it is closed, and nothing else is said."""
-    from unilab_gym.backends.mujoco import MujocoBackend
-
-    closed = []
-    close = MujocoBackend.close
-    monkeypatch.setattr(MujocoBackend, "close", lambda self: (closed.append(self), close(self)))
-    cfg = go2_joystick_flat.env_cfg()
-    bad = RewardTermCfg(func=rewards.base_height_l2, weight=1.0, params={"targt": 0.3})
-    cfg = dataclasses.replace(cfg, rewards={**cfg.rewards, "bad": bad})
-    with pytest.raises(ConfigError, match=r"rewards/bad.*'targt'; did you mean 'target'"):
-        unilab_gym.make(cfg, 2, device="cpu")
-    assert len(closed) == 1
-    gc.collect()
-    assert capfd.readouterr() == ("", "")
-
-
-def test_two_environments_alive_equal_solo_runs():
-    solo = make_go2(3, max_episode_steps=5)
-    want = rollout(solo, 8, reset_seed=2)
-    solo.close()
-    first, second = make_go2(3, max_episode_steps=5), make_go2(5)
-    results = [frozen(first.reset(seed=2))]
-    second.reset(seed=9)
-    for mine, other in zip(actions(8, 3), actions(8, 5, seed=3), strict=True):
-        results.append(frozen((*first.step(mine), first.get_observations())))
-        second.step(other)
-    second.close()
-    for one, two in zip(results, want, strict=True):
-        same(one, two)
-    first.step(mine)
-    first.close()
-
-
-def test_a_live_environment_is_pickled_by_its_spec():
-    env = make_go2(2, seed=1)
-    want = frozen(env.reset())
-    again = gymnasium.make_vec(pickle.loads(pickle.dumps(env.spec)))
-    same(again.reset(), want)
-    env.close(), again.close()
-
-
-@pytest.fixture
-def two_torch_threads():
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(before)
-
-
-def test_torch_keeps_its_threads(two_torch_threads, monkeypatch):
-    seen = []
-    env = make_go2(2)
-    backend = env.runtime.backend
-    step = backend.step
-    monkeypatch.setattr(
-        backend, "step", lambda *a: (seen.append(torch.get_num_threads()), step(*a))[1]
-    )
-    env.reset(seed=0)
-    env.step(torch.zeros(2, ACTIONS))
-    assert seen == [1] and torch.get_num_threads() == 2
-
-    def fail(*args):
-        raise RuntimeError("engine on fire")
-
-    monkeypatch.setattr(backend, "step", fail)
-    with pytest.raises(RuntimeError, match="on fire"):
-        env.step(torch.zeros(2, ACTIONS))
-    assert torch.get_num_threads() == 2 and torch.is_grad_enabled()
     env.close()

@@ -8,6 +8,8 @@ Importing this module registers the ids and loads neither torch nor an engine::
 
 from __future__ import annotations
 
+import sys
+import types
 from typing import TYPE_CHECKING, Any
 
 from unilab_gym.registration import register, task_ids
@@ -30,12 +32,24 @@ _LAZY = {
 register()
 
 
+class _Package(types.ModuleType):
+    """Keeps `unilab_gym.evaluate` the function, although a submodule has the same name."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "evaluate" and isinstance(value, types.ModuleType):
+            value = value.evaluate  # the import system has just loaded the submodule
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         import importlib
 
         value = getattr(importlib.import_module(_LAZY[name]), name)
-        globals()[name] = value  # shadows the submodule of the same name
+        globals()[name] = value
         return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

@@ -491,7 +491,10 @@ def _decode_tuple(hint: Any, value: Any, path: str) -> Any:
         return tuple(_decode(args[0], item, f"{path}[{i}]") for i, item in enumerate(items))
     if len(items) != len(args):
         raise ConfigError(f"{path}: expected {len(args)} entries, got {len(items)}")
-    return tuple(_decode(a, item, f"{path}[{i}]") for i, (a, item) in enumerate(zip(args, items)))
+    return tuple(
+        _decode(a, item, f"{path}[{i}]")
+        for i, (a, item) in enumerate(zip(args, items, strict=True))
+    )
 
 
 def _decode_scalar(hint: Any, value: Any, path: str) -> Any:
@@ -534,5 +537,5 @@ def apply_overrides(cfg: T, overrides: Mapping[str, Any]) -> T:
             if depth == len(parts) - 1:
                 node[part] = to_dict(value)
             else:
-                node = node[part]
+                node = cast("dict[str, Any]", node)[part]
     return from_dict(type(cfg), data)

@@ -30,7 +30,7 @@ class UnsupportedCapabilityError(UnilabGymError, ValueError):
     """A backend was asked for something that it cannot honour."""
 
 
-class UndeclaredRead(UnilabGymError, LookupError):  # noqa: N818  (the contract's name)
+class UndeclaredRead(UnilabGymError, LookupError):
     """A term asked the frame for a read that it did not declare."""
 
 

@@ -56,7 +56,8 @@ class EvalReport:
             ConfigError: If the outcome names a figure that the evaluation does not have.
         """
         missed: list[str] = []
-        for limits, word, sign in ((outcome.at_most, "at most", 1), (outcome.at_least, "at least", -1)):
+        bars = ((outcome.at_most, "at most", 1), (outcome.at_least, "at least", -1))
+        for limits, word, sign in bars:
             for name, limit in limits.items():
                 if name not in self.figures:
                     raise ConfigError(

@@ -40,16 +40,16 @@ def quat_rotate_inverse(quat: Tensor, vector: Tensor) -> Tensor:
     With q = (w, u): v + 2 w (v x u) + 2 (v x u) x u.
     """
     u = quat[..., 1:]
-    t: Tensor = torch.linalg.cross(vector, u).mul_(2.0)
-    turned: Tensor = torch.linalg.cross(t, u)
+    t = torch.cross(vector, u, dim=-1).mul_(2.0)
+    turned = torch.cross(t, u, dim=-1)
     return turned.add_(t.mul_(quat[..., :1])).add_(vector)
 
 
 def quat_rotate(quat: Tensor, vector: Tensor) -> Tensor:
     """R(q) v for quaternions `[..., 4]` and vectors `[..., 3]`."""
     u = quat[..., 1:]
-    t: Tensor = torch.linalg.cross(u, vector).mul_(2.0)
-    turned: Tensor = torch.linalg.cross(u, t)
+    t = torch.cross(u, vector, dim=-1).mul_(2.0)
+    turned = torch.cross(u, t, dim=-1)
     return turned.add_(t.mul_(quat[..., :1])).add_(vector)
 
 

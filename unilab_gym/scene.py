@@ -194,8 +194,8 @@ def index_model(model: mujoco.MjModel, keyframe: str | None = "home") -> ModelIn
         keyframe: Which keyframe is the default state; None takes qpos0 and ctrl 0.
 
     Raises:
-        ConfigError: If a name is missing, the keyframe is unknown, or a joint is of a kind that
-            the package does not handle (ball, free below the root).
+        ConfigError: If a name is missing, the keyframe is unknown, or a joint or an actuator is of
+            a kind that the package does not handle (ball, free below the root; tendon, site).
     """
     qpos, ctrl = _default_state(model, keyframe)
     floating = bool(model.njnt) and int(model.jnt_type[0]) == mujoco.mjtJoint.mjJNT_FREE
@@ -270,6 +270,8 @@ def _actuators(model: mujoco.MjModel) -> tuple[ActuatorInfo, ...]:
         name = model.actuator(i).name
         if not name:
             raise ConfigError(f"actuator number {i} has no name")
+        if int(model.actuator_trntype[i]) != mujoco.mjtTrn.mjTRN_JOINT:
+            raise ConfigError(f"actuator {name!r} does not drive a joint")
         joint = int(model.actuator_trnid[i, 0])
         limited = bool(model.actuator_forcelimited[i])
         actuators.append(

@@ -68,7 +68,7 @@ def make(
     _check_count("num_envs", num_envs)
     name, resolved = resolve_backend(backend, device)
     if overrides is not None:
-        if not isinstance(overrides, Mapping):
+        if not isinstance(cast("Any", overrides), Mapping):
             raise ConfigError(f"overrides must be {{dotted path: value}}, got {overrides!r}")
         cfg = apply_overrides(cfg, overrides)
     if play:
@@ -226,11 +226,9 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         if self._single_group:
             self.single_observation_space = boxes["policy"]
         else:
-            chosen = {name: boxes[name] for name in self._groups}
+            chosen: dict[str, gymnasium.Space[Any]] = {n: boxes[n] for n in self._groups}
             self.single_observation_space = gymnasium.spaces.Dict(chosen, sort_keys=False)
-        bounds = [
-            spec.box for spec in self.runtime.rt.actions.specs.values() for _ in spec.joints
-        ]
+        bounds = [spec.box for spec in self.runtime.rt.actions.specs.values() for _ in spec.joints]
         high = np.array(bounds, dtype=np.float32)
         self.single_action_space = gymnasium.spaces.Box(-high, high, dtype=np.float32)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
@@ -430,8 +428,10 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _info(self, state: TorchEnvState, done: Tensor) -> dict[str, Any]:
         log = self.runtime.rt.log
-        columns = torch.unbind_copy(log.packed, 1)
-        masks = iter(torch.unbind_copy(done.expand(len(columns) + 5, -1), 0))
+        # unbind_copy: one operation, and no two results share memory (torch's stub says None).
+        columns = cast("list[Tensor]", torch.unbind_copy(log.packed, 1))
+        rows = torch.unbind_copy(done.expand(len(columns) + 5, -1), 0)
+        masks = iter(cast("list[Tensor]", rows))
         values = dict(zip(log.names, columns, strict=True))
         returns, length = values.pop("episode/return"), values.pop("episode/length").long()
         final: dict[str, Any] = {
@@ -460,8 +460,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             given = actions if isinstance(actions, Tensor) else _as_tensor(actions)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
             raise ConfigError(
-                f"actions must be numbers of shape {wanted}, got "
-                f"{type(actions).__name__}: {error}"
+                f"actions must be numbers of shape {wanted}, got {type(actions).__name__}: {error}"
             ) from error
         if not (given.is_floating_point() or _integral(given)):
             raise ConfigError(f"actions must be floating or integer numbers, got {given.dtype}")
@@ -498,9 +497,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         if mask.dtype != torch.bool:
             raise TypeError(f"{what} must be bool, got {mask.dtype}")
         if mask.shape != (self.num_envs,):
-            raise ConfigError(
-                f"{what} must have shape ({self.num_envs},), got {tuple(mask.shape)}"
-            )
+            raise ConfigError(f"{what} must have shape ({self.num_envs},), got {tuple(mask.shape)}")
         return mask.to(self.device)
 
 
@@ -512,7 +509,7 @@ def _integral(tensor: Tensor) -> bool:
 def _as_tensor(value: Any) -> Tensor:
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
         return torch.from_dlpack(value)
-    return torch.from_numpy(np.array(value))  # a copy: the caller may change theirs
+    return torch.from_numpy(np.array(cast("Any", value)))  # a copy: the caller may change theirs
 
 
 def _to_numpy(value: Any) -> Any:
@@ -534,7 +531,9 @@ def _observation_groups(cfg: EnvCfg, obs: Any) -> tuple[str, ...]:
     if obs == "dict":
         return ("policy", *(name for name in available if name != "policy"))
     if isinstance(obs, str) or not isinstance(obs, Sequence) or not obs:
-        raise ConfigError(f"obs {near(str(obs), ('policy', 'dict'))}, or a tuple of group names")
+        raise ConfigError(
+            f"obs {near(str(cast('Any', obs)), ('policy', 'dict'))}, or a tuple of group names"
+        )
     names = tuple(str(name) for name in cast("Sequence[Any]", obs))
     for name in names:
         if name not in available:

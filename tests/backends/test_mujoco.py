@@ -1,5 +1,6 @@
 """MuJoCo C backend: what only this engine has to show; the rest is in test_conformance.py."""
 
+import gc
 import logging
 import os
 import pathlib
@@ -351,6 +352,7 @@ def test_worker_threads_end_with_close(scene):
     def threads():
         return len(os.listdir("/proc/self/task"))
 
+    gc.collect()
     before = threads()
     backend, reads = build(scene, num_threads=3)
     backend.step(torch.zeros(N, scene.index.nu), None)

@@ -47,7 +47,7 @@ CPU = torch.device("cpu")
 
 PROBE_XML = """
 <mujoco model="probe">
-  <compiler autolimits="true"/>
+  <compiler autolimits="true" angle="radian"/>
   <worldbody>
     <body name="arm" pos="0 0 1">
       <joint name="hinge" type="hinge" axis="0 1 0" range="-2 2"/>
@@ -71,7 +71,7 @@ PROBE_XML = """
 
 WALKER_XML = """
 <mujoco model="walker">
-  <compiler autolimits="true"/>
+  <compiler autolimits="true" angle="radian"/>
   <default>
     <geom condim="3" friction="0.8"/>
     <position kp="30" kv="1" forcerange="-30 30"/>

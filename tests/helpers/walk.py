@@ -23,12 +23,11 @@ SCRATCH = (
 
 def carriers(env: Any) -> dict[str, Tensor]:
     """Path -> tensor of everything that lasts from one call to the next."""
-    found: dict[str, Tensor] = {}
-    seen: set[int] = set()
-    for path, tensor in _walk(env, "env", seen):
-        if not any(part in path for part in SCRATCH):
-            found[path] = tensor
-    return found
+    return {
+        path: tensor
+        for path, tensor in _walk(env, "env", set())
+        if not any(part in path for part in SCRATCH)
+    }
 
 
 def snapshot(env: Any) -> dict[str, Tensor]:

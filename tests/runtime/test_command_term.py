@@ -64,7 +64,7 @@ def test_a_reset_restarts_masked_rows_only():
 
 
 def test_a_due_row_restarts_and_the_others_count_on():
-    ctx, made = timer((0.1, 0.1))
+    _, made = timer((0.1, 0.1))
     made.left.copy_(torch.tensor([1.0, 2.0, 3.0, 1.0]))
     assert made.advance().tolist() == [True, False, False, True]
     assert made.left.tolist() == [5.0, 1.0, 2.0, 5.0]

@@ -1,11 +1,17 @@
 """`ManagerBasedRlEnv` by itself: construction, strict arguments, threads and gradients, closing."""
 
 import dataclasses
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from helpers.probe import build, probe_cfg, random_actions, started, walker_cfg, zero_action
 
+import unilab_gym
 from unilab_gym.backends.base import BackendSpec
 from unilab_gym.backends.mujoco import MujocoBackend
 from unilab_gym.config import EventTermCfg, to_dict
@@ -44,6 +50,29 @@ def test_keys_come_from_the_seed_and_the_rank(tmp_path):
     env.close()
 
 
+def starts(folder):
+    """A digest of start-up parameters, the first observation and three automatic resets."""
+    env = started(walker_cfg(folder, episode_length_s=0.1), 3, seed=7)
+    parts = [env.backend.get_model_field("body_mass"), env.backend.get_model_field("geom_friction")]
+    for _ in range(15):
+        parts.append(env.state.obs["policy"].clone())
+        env.step(zero_action(env))
+    env.close()
+    whole = torch.cat([part.flatten() for part in parts])
+    return hashlib.sha256(bytes(whole.view(torch.uint8).tolist())).hexdigest()
+
+
+def test_a_seed_gives_the_same_in_another_process(tmp_path):
+    """E23."""
+    code = "import pathlib; from runtime.test_env import starts; print(starts(pathlib.Path('.')))"
+    paths = [str(Path(__file__).parent.parent), str(Path(unilab_gym.__file__).parent.parent)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONHASHSEED": "123"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, env=env
+    )
+    assert done.stdout.strip() == starts(tmp_path), done.stderr
+
+
 def test_without_a_seed_it_takes_one_and_says_which(tmp_path):
     envs = [build(probe_cfg(tmp_path), 1, seed=None) for _ in range(3)]
     assert len({env.seed for env in envs}) > 1
@@ -73,7 +102,10 @@ def test_the_observation_of_the_last_boundary_stays_until_the_next_call(tmp_path
     ("kwargs", "message"),
     [
         ({"mask": torch.ones(3)}, r"mask must be bool \(3,\), got torch.float32 \(3,\)"),
-        ({"mask": torch.ones(1, dtype=torch.bool)}, r"mask must be bool \(3,\), got torch.bool \(1,\)"),
+        (
+            {"mask": torch.ones(1, dtype=torch.bool)},
+            r"mask must be bool \(3,\), got torch.bool \(1,\)",
+        ),
         ({"mask": torch.tensor([0, 2])}, r"mask must be bool \(3,\), got torch.int64 \(2,\)"),
         ({"keys": [5]}, "3 keys are needed, got 1"),
     ],

@@ -72,7 +72,9 @@ def test_which_bits_are_set(given, bits):
     assert monitor.bad[1].item() == bool(bits & QUARANTINE)
     names = [bit.name.lower() for bit in FaultBit if bit & bits]
     assert fault_names(int(bits)) == tuple(names)
-    columns = [bit.name.lower() for bit, seen in zip(FaultBit, monitor.flags[1]) if seen]
+    columns = [
+        bit.name.lower() for bit, seen in zip(FaultBit, monitor.flags[1], strict=True) if seen
+    ]
     assert columns == names
 
 
@@ -89,7 +91,7 @@ def test_causes_are_counted_over_steps():
         monitor.begin(torch.zeros(2, 1))
         word = torch.tensor(engine, dtype=torch.int32)
         monitor.finish(word, torch.zeros(2, 1), torch.zeros(2))
-    counts = dict(zip((bit.name for bit in FaultBit), monitor.total.tolist()))
+    counts = dict(zip((bit.name for bit in FaultBit), monitor.total.tolist(), strict=True))
     assert counts.pop("ENGINE_BAD_STATE") == 3
     assert counts.pop("SOLVER_ITERATIONS") == 1
     assert not any(counts.values())
@@ -147,7 +149,8 @@ def test_a_bad_state_ends_its_row_and_leaves_the_others_bit_identical(
         state = env.step(action)
         control.step(action)
         assert all(
-            torch.equal(a[others], b[others]) for a, b in zip(tensors(env), tensors(control))
+            torch.equal(a[others], b[others])
+            for a, b in zip(tensors(env), tensors(control), strict=True)
         )
         for obs in (*state.obs.values(), *state.final_obs.values(), state.reward):
             assert obs.isfinite().all()

@@ -18,12 +18,14 @@ from helpers.probe import (
 from helpers.walk import carriers, rows_of, same_bits, snapshot
 
 from unilab_gym.config import (
+    CommandTermCfg,
     MetricTermCfg,
     ObservationGroupCfg,
     RewardTermCfg,
     TerminationTermCfg,
 )
 from unilab_gym.mdp import metrics
+from unilab_gym.mdp.commands import TrotGait
 from unilab_gym.mdp.terminations import TimeOut
 from unilab_gym.runtime import step as step_module
 from unilab_gym.runtime.managers.actions import ActionManager
@@ -59,14 +61,17 @@ def full_cfg(tmp_path, **changes):
         "mean": MetricTermCfg(func=counter),
         "last": MetricTermCfg(func=counter, reduce="last"),
     }
-    return walker_cfg(tmp_path, metrics=extra, rewards={**cfg.rewards, "k": _k()}, **changes)
+    gait = {"command": "twist", "frequency": 2.0, "stance_share": 0.6, "standing_norm": 0.3}
+    commands = {**cfg.commands, "gait": CommandTermCfg(func=TrotGait, params=gait)}
+    rewards = {**cfg.rewards, "k": _k()}
+    return walker_cfg(tmp_path, metrics=extra, rewards=rewards, commands=commands, **changes)
 
 
 def _k():
     return RewardTermCfg(func=counter, weight=1.0)
 
 
-# --- order ------------------------------------------------------------------------------------------
+# --- order ----------------------------------------------------------------------------------------
 
 
 def test_the_order_is_the_contracts(tmp_path, monkeypatch):
@@ -131,11 +136,12 @@ def test_final_obs_equals_obs_where_nothing_ended(tmp_path):
             assert same_bits(state.final_obs[name][~done], obs[~done])
             assert not (state.final_obs[name][done] == obs[done]).all(1).any()
         assert (env.rt.episode_step[done] == 0).all()
+        assert (env.rt.episode_step[~done] > 0).all()  # nobody restarts without a flag
     assert ended > 10
     env.close()
 
 
-# --- masked reset -----------------------------------------------------------------------------------
+# --- masked reset ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -151,8 +157,19 @@ def test_rows_outside_the_mask_stay_bitwise_in_every_carrier(tmp_path, number):
     before = rows_of(snapshot(env), n)
     names = sorted(before)
     assert len(names) > 45, names
-    for needle in ("rng.keys", "rng.counters", "observations", "timer.left", "sums", "_peak",
-                   "_history", "qvel_delta", "twist.value", "engine.state", "engine.body_mass"):
+    for needle in (
+        "rng.keys",
+        "rng.counters",
+        "observations",
+        "timer.left",
+        "sums",
+        "_peak",
+        "_history",
+        "qvel_delta",
+        "twist.value",
+        "engine.state",
+        "engine.body_mass",
+    ):
         assert any(needle.split(".")[-1] in name for name in names), needle  # fmt: skip
     env.reset(mask=mask)
     after = rows_of(snapshot(env), n)
@@ -237,7 +254,7 @@ def test_rows_are_independent_of_how_many_there_are(tmp_path):
     many.close()
 
 
-# --- carriers ---------------------------------------------------------------------------------------
+# --- carriers -------------------------------------------------------------------------------------
 
 
 def test_carriers_keep_their_address_over_a_hundred_steps_with_resets(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from typing import cast
 
 import torch
 
@@ -15,9 +16,7 @@ BACKENDS = ("mujoco", "mjwarp")
 """Names of the shipped backends."""
 
 
-def resolve_backend(
-    backend: str, device: str | torch.device | None
-) -> tuple[str, torch.device]:
+def resolve_backend(backend: str, device: str | torch.device | None) -> tuple[str, torch.device]:
     """Which engine and device an environment gets.
 
     `auto` is mjwarp where the device is None or cuda and a GPU is there, else mujoco. The device
@@ -64,9 +63,7 @@ def resolve_backend(
 
 
 def _require_mjwarp() -> None:
-    missing = [
-        name for name in ("mujoco_warp", "warp") if importlib.util.find_spec(name) is None
-    ]
+    missing = [name for name in ("mujoco_warp", "warp") if importlib.util.find_spec(name) is None]
     if missing:
         raise BackendUnavailableError(
             f"backend 'mjwarp' needs {' and '.join(missing)}, not installed here: "
@@ -78,7 +75,7 @@ def _visible(device: torch.device) -> torch.device:
     if device.type != "cuda":
         return torch.device("cpu")
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    index: int | None = device.index  # None for plain "cuda", whatever the stubs say
+    index = cast("int | None", device.index)  # None for plain "cuda", whatever the stubs say
     if index is None and count:
         index = torch.cuda.current_device()
     if index is None or index >= count:

@@ -124,9 +124,7 @@ class MujocoBackend(Backend):
     Bitwise deterministic whatever the thread count.
     """
 
-    capabilities = Capabilities(
-        name="mujoco", device_types=("cpu",), bitwise_deterministic=True
-    )
+    capabilities = Capabilities(name="mujoco", device_types=("cpu",), bitwise_deterministic=True)
 
     def __init__(self, spec: BackendSpec) -> None:
         """Builds the batch at the default state.

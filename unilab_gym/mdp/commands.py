@@ -112,7 +112,12 @@ class TrotGait(CommandTerm):
 
     @classmethod
     def describe(
-        cls, index: ModelIndex, *, frequency: float, stance_share: float, standing_norm: float,
+        cls,
+        index: ModelIndex,
+        *,
+        frequency: float,
+        stance_share: float,
+        standing_norm: float,
         **_: Any,
     ) -> dict[str, Any]:
         """What a deployment needs to build the same clock; part of the policy contract."""

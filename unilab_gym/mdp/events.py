@@ -28,7 +28,7 @@ def _check(what: str, bounds: _RANGE) -> _RANGE:
 
 def _one_body(ctx: BuildContext, pattern: str) -> int:
     names = ctx.index.match("body", pattern)
-    if len(names) > 1:
+    if len(names) != 1:
         raise ConfigError(f"body {pattern!r} matches {len(names)}, one is needed: {names}")
     return ctx.index.bodies[names[0]]
 

@@ -85,9 +85,7 @@ def geom_height(frame: TermFrame, *, geoms: tuple[str, ...]) -> Tensor:  # [N, K
 
 
 @term(reads=lambda p: (GeomContact(p["geoms"], p["margin"]),), width=_geoms)
-def geom_contact(
-    frame: TermFrame, *, geoms: tuple[str, ...], margin: float
-) -> Tensor:  # [N, K]
+def geom_contact(frame: TermFrame, *, geoms: tuple[str, ...], margin: float) -> Tensor:  # [N, K]
     """1 where a geom's lowest point is below `margin` m over flat ground, else 0.
 
     The manager turns flags into numbers when it concatenates the group.

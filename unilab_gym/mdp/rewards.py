@@ -56,13 +56,13 @@ def base_height_l2(frame: TermFrame, *, target: float) -> Tensor:  # [N]
 
 @term(reads=(Action(0), Action(1)))
 def action_rate_l2(frame: TermFrame) -> Tensor:  # [N]
-    """sum over joints of (a_t - a_{t-1})^2, of clamped actions. Unitless."""
+    """Sum over joints of (a_t - a_{t-1})^2, of clamped actions. Unitless."""
     return (frame[Action(0)] - frame[Action(1)]).square_().sum(-1)
 
 
 @term(reads=lambda p: (JointPosRel(p["joints"]),))
 def joint_deviation_l1(frame: TermFrame, *, joints: tuple[str, ...] = (".*",)) -> Tensor:  # [N]
-    """sum over joints of |q - q_default|, rad."""
+    """Sum over joints of |q - q_default|, rad."""
     return frame[JointPosRel(joints)].abs().sum(-1)
 
 
@@ -102,6 +102,6 @@ def foot_slip(
     margin: float,
     velocity_sensors: tuple[str, ...],
 ) -> Tensor:  # [N]
-    """sum over touching feet of v_x^2 + v_y^2, world frame, m^2/s^2."""
+    """Sum over touching feet of v_x^2 + v_y^2, world frame, m^2/s^2."""
     speed = frame[Sensors(velocity_sensors)][..., :2].square().sum(-1)
     return speed.mul_(frame[GeomContact(feet, margin)]).sum(-1)

@@ -32,7 +32,7 @@ class Camera:
     azimuth: float = 145.0
     """Direction of sight in degrees, counter-clockwise from world x; 180 looks along -x."""
     elevation: float = -17.0
-    """Degrees above the horizon that it looks to."""
+    """Degrees that it looks above the horizon; negative looks down."""
     distance: float | None = None
     """m from the point looked at; None takes 2.9 times the robot's radius."""
     height: float | None = None

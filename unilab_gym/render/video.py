@@ -65,6 +65,7 @@ class VideoRecorder:
         width: Pixels of one environment's picture; None takes 640, or 320 of several.
         height: None takes 480, or 240 of several.
         camera: Where to look from; None takes the default three-quarter view.
+        supersample: See `OffscreenRenderer`; None takes 2, or 1 of several.
 
     Attributes:
         frames: How many frames were captured.
@@ -79,8 +80,9 @@ class VideoRecorder:
         width: int | None = None,
         height: int | None = None,
         camera: Camera | None = None,
+        supersample: int | None = None,
     ) -> None:
-        """Compiles the scene and starts ffmpeg; the GL context is made by the first `capture`."""
+        """Compiles the scene and finds ffmpeg; the first `capture` starts it and makes the GL."""
         self._env = env.unwrapped
         self._rows = tuple(int(row) for row in rows)
         if not self._rows:
@@ -94,7 +96,7 @@ class VideoRecorder:
             width or (320 if several else 640),
             height or (240 if several else 480),
             camera,
-            supersample=1 if several else 2,
+            supersample=supersample or (1 if several else 2),
         )
         self._columns = math.ceil(math.sqrt(len(self._rows)))
         self._writer = VideoWriter(path, self._env.metadata["render_fps"])

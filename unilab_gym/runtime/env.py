@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
@@ -274,10 +274,10 @@ class ManagerBasedRlEnv:
         """Cold path of `on_fault="raise"` on the CPU: reads the word on the host."""
         from unilab_gym.errors import FaultError
 
-        flags: list[bool] = self.rt.faults.bad.tolist()
+        flags = cast("list[bool]", self.rt.faults.bad.tolist())
         rows = [i for i, bad in enumerate(flags) if bad]
         if rows:
-            words: list[int] = self.rt.faults.word.tolist()
+            words = cast("list[int]", self.rt.faults.word.tolist())
             causes = "; ".join(f"row {i}: {', '.join(fault_names(words[i]))}" for i in rows[:8])
             more = f" and {len(rows) - 8} more" if len(rows) > 8 else ""
             raise FaultError(f"{len(rows)} faulty row(s): {causes}{more}")
@@ -289,7 +289,7 @@ class ManagerBasedRlEnv:
     def fault_totals(self) -> dict[str, int]:
         """How often each cause was seen since construction (reads the device)."""
         names = [name.removeprefix("fault/") for name in self.rt.log.names if "fault/" in name]
-        totals: list[int] = self.rt.faults.total.tolist()
+        totals = cast("list[int]", self.rt.faults.total.tolist())
         return dict(zip(names, totals, strict=True))
 
     def close(self) -> None:

@@ -30,7 +30,10 @@ class ResetEvent:
     """Changes the state that a reset writes."""
 
     def apply(self, payload: TensorResetRandomizationPayload) -> None:
-        """Writes the payload at full width; rows that do not reset are ignored."""
+        """Writes the payload at full width; rows that do not reset are ignored.
+
+        It holds what the last reset wrote: assign, never add to what is there.
+        """
         raise NotImplementedError(type(self).__name__)
 
 

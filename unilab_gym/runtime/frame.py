@@ -33,10 +33,8 @@ class SceneTensorReadPlan:
         """One line per phase and kind."""
         plan = self.engine
         lines = [
-            f"after a step (stage {Stage(plan.step_stage).name}): "
-            + _listed(self.step_reads),
-            f"after a reset (stage {Stage(plan.reset_stage).name}): "
-            + _listed(self.reset_reads),
+            f"after a step (stage {Stage(plan.step_stage).name}): " + _listed(self.step_reads),
+            f"after a reset (stage {Stage(plan.reset_stage).name}): " + _listed(self.reset_reads),
             "derived: " + _listed(self.derived),
             "runtime: " + _listed(self.runtime),
         ]

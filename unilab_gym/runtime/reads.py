@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -337,8 +338,9 @@ class GeomHeight(DerivedRead):
         def height(pos: Tensor, up: Tensor | None = None) -> Tensor:
             if up is None:
                 return pos[..., 2] - radius
-            extent: Tensor = torch.linalg.vector_norm(up.unsqueeze(-2) * parts, dim=-1).sum(-1)
-            return pos[..., 2] - extent
+            pieces = up.unsqueeze(-2) * parts
+            norms = cast("Tensor", torch.linalg.vector_norm(pieces, dim=-1))
+            return pos[..., 2] - norms.sum(-1)
 
         return height
 

@@ -106,9 +106,7 @@ class _Block:
         self.low: list[float] = []
         self.span: list[float] = []
 
-    def add(
-        self, name: str, low: Sequence[float], high: Sequence[float], counter: int
-    ) -> _Stream:
+    def add(self, name: str, low: Sequence[float], high: Sequence[float], counter: int) -> _Stream:
         width = len(low)
         stream = _Stream(name, width, len(self.halves))
         self.low += low

@@ -74,7 +74,8 @@ class ActionSpec:
 
 
 def term(
-    *, reads: Callable[[Mapping[str, Any]], tuple[Read, ...]] | tuple[Read, ...] = (),
+    *,
+    reads: Callable[[Mapping[str, Any]], tuple[Read, ...]] | tuple[Read, ...] = (),
     width: Width = (),
 ) -> Callable[[F], F]:
     """Declares what a term reads and how wide its value is.
@@ -83,6 +84,7 @@ def term(
         reads: A tuple of reads, or a callable of the term's parameters that returns one.
         width: `()` for `[N]`, d for `[N, d]`, or a callable of (params, index).
     """
+
     def declared(params: Mapping[str, Any]) -> tuple[Read, ...]:
         return reads(params) if callable(reads) else reads
 

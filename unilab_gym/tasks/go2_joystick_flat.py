@@ -76,9 +76,7 @@ def _rewards() -> dict[str, RewardTermCfg]:
     contact = {"feet": FEET, "margin": CONTACT_MARGIN}
     tracking = {"command": "twist", "sigma": 0.5}
     return {
-        "track_lin_vel": RewardTermCfg(
-            func=rewards.track_lin_vel_xy, weight=2.0, params=tracking
-        ),
+        "track_lin_vel": RewardTermCfg(func=rewards.track_lin_vel_xy, weight=2.0, params=tracking),
         "track_ang_vel": RewardTermCfg(func=rewards.track_ang_vel_z, weight=0.5, params=tracking),
         "lin_vel_z": RewardTermCfg(func=rewards.lin_vel_z_l2, weight=-5.0),
         "ang_vel_xy": RewardTermCfg(func=rewards.ang_vel_xy_l2, weight=-0.1),
@@ -104,9 +102,7 @@ def _rewards() -> dict[str, RewardTermCfg]:
 def _terminations() -> dict[str, TerminationTermCfg]:
     return {
         "time_out": TerminationTermCfg(func=terminations.TimeOut, time_out=True),
-        "tilt": TerminationTermCfg(
-            func=terminations.bad_orientation, params={"limit_deg": 60.0}
-        ),
+        "tilt": TerminationTermCfg(func=terminations.bad_orientation, params={"limit_deg": 60.0}),
         "trunk_contact": TerminationTermCfg(
             func=terminations.geom_contact, params={"geoms": TRUNK, "margin": 0.002}
         ),

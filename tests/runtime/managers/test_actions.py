@@ -154,7 +154,7 @@ def test_two_terms_cannot_drive_one_actuator():
 
 def test_what_is_no_action_class_is_refused():
     terms = {"a": ActionTermCfg(func=math.sqrt)}
-    with pytest.raises(ConfigError, match="actions/a: .*sqrt.* is not an action class"):
+    with pytest.raises(ConfigError, match=r"actions/a: .*sqrt.* is not an action class"):
         resolve_actions(terms, tiny_index())
 
 

@@ -1,5 +1,7 @@
 """Commands: resampled at exact steps of each row's episode, held and released row by row."""
 
+import itertools
+
 import pytest
 import torch
 from helpers.probe import (
@@ -62,7 +64,7 @@ def test_random_periods_stay_in_their_range_and_differ(tmp_path):
     env = started(commanded(tmp_path, (0.1, 0.2), terminations={}), 8)
     gaps = []
     for steps in changes_of(env, 100):
-        gaps += [b - a for a, b in zip([0, *steps], steps)]
+        gaps += [b - a for a, b in itertools.pairwise([0, *steps])]
     assert set(gaps) == {5, 6, 7, 8, 9, 10}
     env.close()
 

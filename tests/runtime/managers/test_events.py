@@ -1,5 +1,7 @@
 """Events: from the nominal value, per row, staged for the next physics and dropped by a reset."""
 
+import itertools
+
 import pytest
 import torch
 from helpers.probe import build, probe_cfg, random_actions, started, walker_cfg, zero_action
@@ -66,7 +68,7 @@ def kicks(env, steps, resets=None):
     return staged
 
 
-# --- interval ---------------------------------------------------------------------------------------
+# --- interval -------------------------------------------------------------------------------------
 
 
 def test_a_push_is_staged_and_applied_before_the_next_physics(tmp_path):
@@ -101,7 +103,7 @@ def test_random_intervals_stay_in_their_range(tmp_path):
     env = started(probe_cfg(tmp_path, events={"kick": kick((0.1, 0.16))}, terminations={}), 8)
     gaps = []
     for steps in kicks(env, 100):
-        gaps += [b - a for a, b in zip([0, *steps], steps)]
+        gaps += [b - a for a, b in itertools.pairwise([0, *steps])]
     assert set(gaps) == {5, 6, 7, 8}
     env.close()
 
@@ -130,7 +132,7 @@ def test_two_events_cannot_push_one_column(tmp_path):
         build(cfg)
 
 
-# --- reset ------------------------------------------------------------------------------------------
+# --- reset ----------------------------------------------------------------------------------------
 
 
 def test_a_reset_event_writes_the_masked_rows(tmp_path):
@@ -157,7 +159,7 @@ def test_without_events_a_reset_is_the_keyframe(tmp_path):
     env.close()
 
 
-# --- startup ----------------------------------------------------------------------------------------
+# --- startup --------------------------------------------------------------------------------------
 
 
 def friction(env):
@@ -221,8 +223,7 @@ def test_seeded_runs_repeat_whatever_came_before(tmp_path):
     for seed in (42, 7, 42):
         env.reset(keys=seed_keys(seed, 4))
         parts = [env.backend.get_model_field(name) for name in ("body_mass", "geom_friction")]
-        for action in random_actions(env, 40):
-            parts.append(env.step(action).obs["policy"].clone())
+        parts += [env.step(a).obs["policy"].clone() for a in random_actions(env, 40)]
         runs.append(torch.cat([part.flatten() for part in parts]))
     assert torch.equal(runs[0], runs[2])
     assert not torch.equal(runs[0], runs[1])
@@ -241,7 +242,7 @@ def test_a_constructor_seed_fixes_startup_and_starts(tmp_path, seed):
     assert equal.tolist() == [seed == 7] * 4
 
 
-# --- errors -----------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

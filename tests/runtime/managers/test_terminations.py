@@ -63,7 +63,9 @@ def test_flags_are_exclusive_and_every_cause_is_kept(tmp_path):
         flags = env.rt.terminations
         assert not (state.terminated & state.truncated).any()
         assert torch.equal(flags.done, state.terminated | state.truncated)
-        seen.append([(bool(a), bool(b)) for a, b in zip(state.terminated, state.truncated)])
+        seen.append(
+            [(bool(a), bool(b)) for a, b in zip(state.terminated, state.truncated, strict=True)]
+        )
     assert flags.names == ("fall", "early", "time_out")  # failures first
     # Row 0 counts 1..5, row 1 counts 3..7, row 2 counts 5..9; the limit is 5.
     dead, limit, alive = (True, False), (False, True), (False, False)

@@ -24,7 +24,6 @@ from unilab_gym.runtime.command_term import StepTimer
 from unilab_gym.runtime.event_term import IntervalEvent, ResetEvent, StartupEvent
 from unilab_gym.runtime.term import BuildContext, full_params
 
-
 _KINDS = {"startup": StartupEvent, "reset": ResetEvent, "interval": IntervalEvent}
 
 
@@ -128,4 +127,3 @@ class EventManager:
         self.interval.qvel_delta.masked_fill_(mask.unsqueeze(1), 0.0)
         for _, timer in self._interval:
             timer.reset(mask)
-

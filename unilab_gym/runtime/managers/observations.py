@@ -37,9 +37,7 @@ class ObservationTermInfo:
 class _Noise:
     """Uniform noise on the columns of one group: one operation on one block of columns."""
 
-    def __init__(
-        self, ctx: BuildContext, group: str, terms: list[ObservationTermInfo]
-    ) -> None:
+    def __init__(self, ctx: BuildContext, group: str, terms: list[ObservationTermInfo]) -> None:
         noisy = [term for term in terms if term.cfg.noise is not None]
         self.start = min(term.start for term in noisy)
         self.stop = max(term.start + term.width for term in noisy)

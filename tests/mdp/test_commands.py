@@ -1,0 +1,145 @@
+"""Command generators in numbers."""
+
+import math
+
+import pytest
+import torch
+from helpers.probe import context, ready
+
+from unilab_gym.config import CommandTermCfg
+from unilab_gym.errors import ConfigError
+from unilab_gym.mdp.commands import TrotGait, UniformVelocityCommand
+from unilab_gym.runtime.managers.commands import CommandManager
+from unilab_gym.runtime.reads import Command, EpisodeStep
+
+RANGES = {"lin_vel_x": (-0.5, 1.0), "lin_vel_y": (-0.2, 0.2), "ang_vel_yaw": (2.0, 3.0)}
+
+
+def velocities(num_envs, **params):
+    ctx = context(num_envs)
+    command = UniformVelocityCommand(ctx, **{**RANGES, "resampling_s": (1.0, 1.0), **params})
+    ready(ctx)
+    command.reset(torch.ones(num_envs, dtype=torch.bool), None)
+    return ctx, command
+
+
+def test_draws_fill_their_ranges():
+    _, command = velocities(2000)
+    low, high = torch.tensor(list(RANGES.values())).T
+    assert (command.value >= low).all()
+    assert (command.value <= high).all()
+    span = high - low
+    assert (command.value.amin(0) < low + 0.01 * span).all()
+    assert (command.value.amax(0) > high - 0.01 * span).all()
+    middle = (low + high) / 2
+    assert ((command.value.mean(0) - middle).abs() < 5 * span / math.sqrt(12 * 2000)).all()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
+def test_a_share_of_the_commands_stands_still(share):
+    _, command = velocities(4000, standing_fraction=share)
+    still = (command.value == 0.0).all(1).float().mean().item()
+    assert still == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / 4000))
+    moving = command.value[(command.value != 0.0).any(1)]
+    assert (moving[:, 2] >= 2.0).all()  # stands wholly or not at all
+
+
+def test_a_reset_draws_for_masked_rows_only():
+    ctx, command = velocities(4)
+    before = command.value.clone()
+    ctx.rng.start_episode(torch.ones(4, dtype=torch.bool))
+    ctx.rng.draw()
+    command.reset(torch.tensor([False, True, True, False]), None)
+    assert torch.equal(command.value[::3], before[::3])
+    assert (command.value[1:3] != before[1:3]).all()
+
+
+def test_a_range_of_one_value():
+    _, command = velocities(8, lin_vel_x=(0.5, 0.5), lin_vel_y=(0, 0))
+    assert command.value[:, :2].tolist() == [[0.5, 0.0]] * 8
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"ang_vel_yaw": (1.0, -1.0)}, r"ang_vel_yaw: low 1.0 exceeds high -1.0"),
+        ({"standing_fraction": 1.5}, r"standing_fraction must be in \[0, 1\], got 1.5"),
+        ({"resampling_s": (0.0, 0.0)}, r"a period must be 0 < low <= high"),
+    ],
+)
+def test_impossible_parameters(params, message):
+    with pytest.raises(ConfigError, match=message):
+        velocities(1, **params)
+
+
+# --- the gait clock -------------------------------------------------------------------------------
+
+
+def gait(steps, command=(1.0, 0.0, 0.0), phase_0=0.0):
+    """The clock at a step of the episode, from a chosen phase."""
+    rows = len(steps)
+    ctx = context(rows)
+    cfg = {"command": "c", "frequency": 2.0, "stance_share": 0.6, "standing_norm": 0.1}
+    clock = TrotGait(ctx, **cfg)
+    ready(ctx)
+    frame = {EpisodeStep(): torch.tensor(steps), Command("c"): torch.tensor([command] * rows)}
+    clock.reset(torch.ones(rows, dtype=torch.bool), frame)
+    clock._phase_0.copy_(clock._legs + phase_0)
+    clock.update(frame)
+    return clock, frame
+
+
+def test_two_pairs_half_a_period_apart_by_hand():
+    # 2 Hz at 0.02 s: 25 steps a period.
+    clock, _ = gait([0, 5, 25, 30])
+    turn = 2 * math.pi * 0.2
+    first = [0.0, 1.0, 0.0, -1.0]
+    second = [math.sin(turn), math.cos(turn), -math.sin(turn), -math.cos(turn)]
+    expected = torch.tensor([first, second, first, second])
+    torch.testing.assert_close(clock.value, expected, atol=1e-5, rtol=0)
+
+
+def test_legs_stand_in_the_first_share_of_their_period():
+    # Phases of FL, RR: 0, 0.2, 0.64, 0.96; of FR, RL half a period later.
+    clock, _ = gait([0, 5, 16, 24])
+    assert clock.parts["stance"].tolist() == [
+        [True, True, True, True],
+        [True, False, False, True],
+        [False, True, True, False],
+        [False, True, True, False],
+    ]
+
+
+def test_every_leg_stands_while_the_command_is_small():
+    clock, frame = gait([3, 9], command=(0.05, 0.05, 0.05))
+    assert clock.parts["stance"].all()
+    assert not clock.value.any()
+    frame[Command("c")][1] = torch.tensor([0.2, 0.0, 0.0])
+    clock.update(frame)
+    assert clock.value.any(1).tolist() == [False, True]
+
+
+def test_the_starting_phase_is_drawn_for_masked_rows_and_kept():
+    ctx = context(200)
+    clock = TrotGait(ctx, command="c", frequency=2.0, stance_share=0.6, standing_norm=0.0)
+    ready(ctx)
+    command = torch.ones(200, 3)
+    frame = {EpisodeStep(): torch.zeros(200, dtype=torch.int64), Command("c"): command}
+    clock.reset(torch.ones(200, dtype=torch.bool), frame)
+    first = clock.value.clone()
+    assert first[:, 0].unique().numel() > 190
+    torch.testing.assert_close(first[:, :2].square().sum(1), torch.ones(200))
+    torch.testing.assert_close(first[:, :2], -first[:, 2:], atol=1e-5, rtol=0)
+    ctx.rng.start_episode(torch.ones(200, dtype=torch.bool))
+    ctx.rng.draw()
+    mask = torch.arange(200) % 2 == 0
+    clock.reset(mask, frame)
+    assert torch.equal(clock.value[~mask], first[~mask])
+    assert (clock.value[mask] != first[mask]).any(1).all()
+
+
+def test_a_gait_of_a_command_that_is_not_there():
+    ctx = context()
+    params = {"command": "c", "frequency": 2.0, "stance_share": 0.6}
+    with pytest.raises(ConfigError, match=r"commands/g: .*TrotGait needs the parameters standing_"):
+        CommandManager(ctx, {"g": CommandTermCfg(func=TrotGait, params=params)})

@@ -1,0 +1,54 @@
+"""The benchmarks run and say what they promise; their seconds are nobody's business here."""
+
+import json
+import math
+import subprocess
+import sys
+
+import pytest
+from helpers.face import ROOT
+
+RUN = ROOT / "benchmarks" / "run.py"
+
+
+def lines(*arguments):
+    command = [sys.executable, str(RUN), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def check_facts(line, name):
+    assert line["name"] == name and isinstance(line["case"], dict)
+    assert {"python", "torch", "mujoco", "mujoco-warp", "unilab-gym"} <= line["versions"].keys()
+    assert line["versions"]["unilab-gym"] and line["hardware"]["usable_cpus"] >= 1
+    assert {"system", "cpu", "gpus", "cuda"} <= line["hardware"].keys()
+    assert str(ROOT) not in json.dumps(line)
+
+
+def test_step_overhead_prints_its_numbers():
+    (line,) = lines("step_overhead", "--tiny")
+    check_facts(line, "step_overhead")
+    for key in ("outside_us", "engine_us", "bare_us", "bare_share"):
+        assert math.isfinite(line[key]) and line[key] > 0
+    assert 0 < line["operations"] <= 240
+    assert line["torch_threads"] == 1 and line["bar_us"] is None
+
+
+@pytest.mark.slow
+def test_gpu_acceptance_runs_without_a_gpu():
+    pytest.importorskip("mujoco_warp")
+    found = {line["check"]: line for line in lines("gpu_acceptance", "--device", "cpu", "--tiny")}
+    names = ["build", "tests", "no_waiting", "speed", "parity", "overflow", "memory"]
+    assert list(found) == names
+    for line in found.values():
+        check_facts(line, "gpu_acceptance")
+        assert "error" not in line and line["passed"] is not False, line
+    assert found["no_waiting"]["waits"] == 0 and found["no_waiting"]["ended"] > 0
+    assert found["parity"]["rows"] == 4 and found["overflow"]["faults"] == {}
+
+
+def test_an_unknown_benchmark_is_refused_with_the_names():
+    done = subprocess.run([sys.executable, str(RUN), "nothing"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "gpu_acceptance" in done.stderr and "step_overhead" in done.stderr

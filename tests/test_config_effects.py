@@ -1,0 +1,166 @@
+"""Every public field of an environment's config changes something that can be measured."""
+
+import dataclasses
+
+import pytest
+import torch
+from helpers.probe import counter, one, walker_cfg, write_probe
+
+import unilab_gym
+from unilab_gym import config
+from unilab_gym.config import EventTermCfg, MetricTermCfg, apply_overrides
+from unilab_gym.mdp import events
+
+STEPS = 40
+TERM = "observations.policy.terms.joint_vel"
+
+CHANGES = {
+    "EnvCfg.scene": {"scene.keyframe": None},
+    "EnvCfg.sim": {"sim.gravity": [0.0, 0.0, -1.0]},
+    "EnvCfg.sim_dt": {"sim_dt": 0.005},
+    "EnvCfg.ctrl_dt": {"ctrl_dt": 0.04},
+    "EnvCfg.episode_length_s": {"episode_length_s": 0.3},
+    "EnvCfg.actions": {"actions.legs.params.box": 0.5},
+    "EnvCfg.observations": {"observations.critic.terms.feet.scale": 2.0},
+    "EnvCfg.rewards": {"rewards.track.params.sigma": 0.5},
+    "EnvCfg.terminations": {"terminations.trunk.params.margin": 0.1},
+    "EnvCfg.commands": {"commands.twist.params.standing_fraction": 0.5},
+    "EnvCfg.events": {"events.friction.params.slide": [2.0, 3.0]},
+    "EnvCfg.metrics": {"metrics.k.func": one},
+    "EnvCfg.play": {"play": True},
+    "SceneCfg.ground": {"scene.ground": "none"},
+    "SceneCfg.ground_friction": {"scene.ground_friction": 0.1},
+    "SceneCfg.keyframe": {"scene.keyframe": None},
+    "SimCfg.integrator": {"sim.integrator": "euler"},
+    "SimCfg.solver": {"sim.solver": "cg"},
+    "SimCfg.iterations": {"sim.iterations": 1},
+    "SimCfg.ls_iterations": {"sim.ls_iterations": 1},
+    "SimCfg.cone": {"sim.cone": "elliptic"},
+    "SimCfg.impratio": {"sim.impratio": 5.0},
+    "SimCfg.gravity": {"sim.gravity": [0.0, 0.0, -9.0]},
+    "SimCfg.njmax": {"sim.njmax": 77},  # the engine's own budgets reach its spec
+    "SimCfg.nconmax": {"sim.nconmax": 33},
+    "SimCfg.num_threads": {"sim.num_threads": 2},  # by contract no bit changes
+    "TermCfg.func": {"rewards.rate.func": one},
+    "TermCfg.params": {"actions.legs.params.scale": 0.25},
+    "ObservationTermCfg.noise": {f"{TERM}.noise": {"low": -2.0, "high": 2.0}},
+    "ObservationTermCfg.clip": {f"{TERM}.clip": [-0.5, 0.5]},
+    "ObservationTermCfg.scale": {f"{TERM}.scale": 0.2},
+    "UniformNoiseCfg.low": {f"{TERM}.noise.low": -0.5},
+    "UniformNoiseCfg.high": {f"{TERM}.noise.high": 0.5},
+    "ObservationGroupCfg.terms": {"observations.critic.terms.feet.scale": 2.0},
+    "ObservationGroupCfg.corrupt": {"observations.policy.corrupt": False},
+    "RewardTermCfg.weight": {"rewards.rate.weight": -1.0},
+    "TerminationTermCfg.time_out": {"terminations.time_out.time_out": False},
+    "EventTermCfg.interval_s": {"events.push.interval_s": [0.1, 0.1]},
+    "MetricTermCfg.reduce": {"metrics.k.reduce": "max"},
+    "MetricTermCfg.play_only": {"metrics.k.play_only": True},
+}
+ELSEWHERE = {
+    "SceneCfg.robot": "test_another_robot_is_another_model",
+    "EventTermCfg.mode": "test_the_mode_of_an_event",
+    "EventTermCfg.in_play": "test_play_keeps_what_says_so",
+}
+CLASSES = [
+    value
+    for value in vars(config).values()
+    if dataclasses.is_dataclass(value)
+    and value.__module__ == config.__name__
+    and value not in (config.AlgoCfg, config.NetworkCfg, config.TrainingCfg, config.OwnerCfg)
+]
+
+
+def base(tmp_path):
+    return walker_cfg(
+        tmp_path,
+        metrics={
+            "k": MetricTermCfg(func=counter),
+            "in_play": MetricTermCfg(func=one, play_only=True),
+        },
+        episode_length_s=0.6,
+        sim=config.SimCfg(num_threads=1, iterations=4, ls_iterations=8),
+    )
+
+
+def fingerprint(cfg):
+    """What comes out of forty steps, and what the engine was built with."""
+    env = unilab_gym.make(cfg, 6, backend="mujoco", obs="dict", seed=4)
+    spec, parts = env.runtime.backend.spec, {}
+    parts["engine"] = (spec.njmax, spec.nconmax, spec.num_threads, spec.decimation)
+    option = spec.model.opt
+    parts["option"] = (option.solver, option.ls_iterations, option.impratio, option.cone)
+    obs, _ = env.reset()
+    trace = [*obs.values()]
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(STEPS):
+        action = torch.rand(6, 2, generator=generator) * 2 - 1
+        obs, reward, terminated, truncated, _ = env.step(action)
+        trace += [*obs.values(), reward, terminated.float(), truncated.float()]
+    parts["trace"] = torch.cat([value.flatten() for value in trace])
+    parts["log"] = {name: value.item() for name, value in env.runtime.log().items()}
+    env.close()
+    return parts
+
+
+def differ(first, second):
+    same_trace = torch.equal(first.pop("trace"), second.pop("trace"))
+    return not same_trace or first != second
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_a_field_has_an_effect(tmp_path, field):
+    cfg = base(tmp_path)
+    changed = apply_overrides(cfg, CHANGES[field])
+    assert changed != cfg
+    assert differ(fingerprint(cfg), fingerprint(changed))
+
+
+def test_the_measure_is_repeatable(tmp_path):
+    assert not differ(fingerprint(base(tmp_path)), fingerprint(base(tmp_path)))
+
+
+def test_every_field_is_here():
+    inherited = {item.name for item in dataclasses.fields(config.TermCfg)}
+    fields = {
+        f"{cls.__name__}.{item.name}"
+        for cls in CLASSES
+        for item in dataclasses.fields(cls)
+        if cls is config.TermCfg or not (issubclass(cls, config.TermCfg) and item.name in inherited)
+    }
+    assert len(CLASSES) > 10
+    assert fields - {*CHANGES, *ELSEWHERE} == set()
+    assert {*CHANGES, *ELSEWHERE} - fields == set()
+    assert all(name in globals() for name in ELSEWHERE.values())
+
+
+def test_another_robot_is_another_model(tmp_path):
+    from helpers.probe import probe_cfg
+
+    cfg = probe_cfg(tmp_path)
+    assert cfg.scene.robot == write_probe(tmp_path)
+    heavy = tmp_path / "heavy.xml"
+    heavy.write_text((tmp_path / "probe.xml").read_text().replace('mass="1"', 'mass="2"'))
+    masses = []
+    for robot in (cfg.scene.robot, str(heavy)):
+        env = unilab_gym.make(apply_overrides(cfg, {"scene.robot": robot}), 1, backend="mujoco")
+        masses.append(float(env.runtime.backend.nominal("body_mass").sum()))
+        env.close()
+    assert masses == [1.0, 2.0]
+
+
+def test_the_mode_of_an_event(tmp_path):
+    """A class fits one mode; another mode is refused, so the field cannot be without effect."""
+    cfg = base(tmp_path)
+    for mode in ("reset", "startup"):
+        params = {"xy": (0, 0)} if mode == "startup" else {"geoms": ("trunk",), "slide": (1, 1)}
+        func = events.ResetRootUniform if mode == "startup" else events.RandomizeFriction
+        wrong = {"e": EventTermCfg(func=func, mode=mode, params=params)}
+        with pytest.raises(config.ConfigError, match=f"events/e: mode '{mode}' takes a "):
+            unilab_gym.make(dataclasses.replace(cfg, events=wrong), 1, backend="mujoco")
+
+
+def test_play_keeps_what_says_so(tmp_path):
+    cfg = base(tmp_path)
+    kept = apply_overrides(cfg, {"events.root.in_play": True})
+    assert differ(fingerprint(cfg.for_play()), fingerprint(kept.for_play()))
+    assert not differ(fingerprint(cfg), fingerprint(kept))

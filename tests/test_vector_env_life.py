@@ -1,0 +1,119 @@
+"""The Gymnasium face: environments that close, fail, and live side by side."""
+
+import dataclasses
+import gc
+import os
+
+import pytest
+import torch
+from gymnasium.error import ClosedEnvironmentError
+from helpers.face import ACTIONS, actions, frozen, leaves, make_go2, rollout, same
+
+import unilab_gym
+from unilab_gym.config import RewardTermCfg
+from unilab_gym.errors import ConfigError
+from unilab_gym.mdp import rewards
+from unilab_gym.tasks import go2_joystick_flat
+
+# -- life ------------------------------------------------------------------------------------------
+
+
+def test_close_is_final_and_idempotent():
+    env = make_go2(2)
+    env.reset(seed=0)
+    held = env.step(torch.zeros(2, ACTIONS))
+    env.close()
+    env.close()
+    assert env.closed and all(leaf.isfinite().all() for _, leaf in leaves(held))
+    for use in (
+        env.reset,
+        lambda: env.step(torch.zeros(2, ACTIONS)),
+        env.render,
+        env.state,
+        env.get_observations,
+        lambda: env.episode_length_buf,
+        lambda: env.hold_command("twist", [0.0, 0.0, 0.0]),
+    ):
+        with pytest.raises(ClosedEnvironmentError, match="closed: make a new one"):
+            use()
+    make_go2(2).close()  # before any reset
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="counts threads in /proc")
+def test_worker_threads_end_with_their_environment():
+    gc.collect()
+    threads = len(os.listdir("/proc/self/task"))
+    for how in ("close", "del"):
+        env = make_go2(2, overrides={"sim.num_threads": 3})
+        env.reset(seed=0)
+        assert len(os.listdir("/proc/self/task")) > threads
+        if how == "close":
+            env.close()
+            assert len(os.listdir("/proc/self/task")) == threads  # and still referred to
+        del env
+        gc.collect()
+        assert len(os.listdir("/proc/self/task")) == threads
+
+
+def test_a_failure_while_building_is_the_only_error(monkeypatch, capfd):
+    """In a term, when the engine was built already: it is closed, and nothing else is said."""
+    from unilab_gym.backends.mujoco import MujocoBackend
+
+    closed = []
+    close = MujocoBackend.close
+    monkeypatch.setattr(MujocoBackend, "close", lambda self: (closed.append(self), close(self)))
+    cfg = go2_joystick_flat.env_cfg()
+    bad = RewardTermCfg(func=rewards.base_height_l2, weight=1.0, params={"targt": 0.3})
+    cfg = dataclasses.replace(cfg, rewards={**cfg.rewards, "bad": bad})
+    with pytest.raises(ConfigError, match=r"rewards/bad.*'targt'; did you mean 'target'"):
+        unilab_gym.make(cfg, 2, device="cpu")
+    assert len(closed) == 1
+    gc.collect()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_two_environments_alive_equal_solo_runs():
+    solo = make_go2(3, max_episode_steps=5)
+    want = rollout(solo, 8, reset_seed=2)
+    solo.close()
+    first, second = make_go2(3, max_episode_steps=5), make_go2(5)
+    results = [frozen(first.reset(seed=2))]
+    second.reset(seed=9)
+    for mine, other in zip(actions(8, 3), actions(8, 5, seed=3), strict=True):
+        results.append(frozen((*first.step(mine), first.get_observations())))
+        second.step(other)
+    second.close()
+    for one, two in zip(results, want, strict=True):
+        same(one, two)
+    first.step(mine)
+    first.close()
+
+
+@pytest.fixture
+def two_torch_threads():
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def test_torch_keeps_its_threads(two_torch_threads, monkeypatch):
+    seen = []
+    env = make_go2(2)
+    backend = env.runtime.backend
+    step = backend.step
+    monkeypatch.setattr(
+        backend, "step", lambda *a: (seen.append(torch.get_num_threads()), step(*a))[1]
+    )
+    env.reset(seed=0)
+    env.step(torch.zeros(2, ACTIONS))
+    assert seen == [1] and torch.get_num_threads() == 2
+
+    def fail(*args):
+        raise RuntimeError("engine on fire")
+
+    monkeypatch.setattr(backend, "step", fail)
+    with pytest.raises(RuntimeError, match="on fire"):
+        env.step(torch.zeros(2, ACTIONS))
+    assert torch.get_num_threads() == 2 and torch.is_grad_enabled()
+    env.close()
