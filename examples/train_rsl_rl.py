@@ -20,6 +20,9 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")  # rsl_rl imports GitPython
+# Torch's worker threads sleep while they wait: spinning beside another busy process made an update
+# take 8 s instead of 0.6 s. Read when torch is loaded, hence before the imports.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import gymnasium as gym
 import torch

@@ -224,6 +224,20 @@ def test_the_contact_pool_is_everybodys_fault(scene, warp_engine):
     assert not (healthy.faults() & budgets).any()  # the default budgets hold
 
 
+def test_the_deterministic_switch_changes_nothing_on_the_cpu(scene, warp_engine):
+    """E55: contacts are not lost: the touch sensors feel the same forces."""
+    backend, reads = warp_engine
+    switched, switched_reads = build(scene, deterministic=True)
+    assert switched.model.opt.deterministic
+    ctrl = controls(scene.index, 12)
+    for one in (backend, switched):
+        run(one, ctrl)
+    assert_equal(snapshot(backend, reads), snapshot(switched, switched_reads))
+    touch = next(item for item in reads if item.stage == Stage.ACC and item.shape == (2,))
+    assert reads[touch].any(1).sum() >= 3
+    switched.close()
+
+
 def test_compiling_reads_keeps_the_state(scene):
     backend = create_backend("mjwarp", make_spec(scene, model_fields=()))
     ctrl = controls(scene.index, 2)

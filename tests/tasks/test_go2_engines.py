@@ -67,6 +67,22 @@ def test_row_i_on_mjwarp_does_not_depend_on_its_neighbours(go2):
     assert (first[1]["[0]"] != other[1]["[0]"]).any(1).tolist() == (~rows).tolist()
 
 
+def test_environments_made_and_closed_in_turn_equal_the_first(go2):
+    """E58: alternating engines, with the shared environments alive beside them."""
+    first = {}
+    for turn in range(4):
+        backend = ("mujoco", "mjwarp")[turn % 2]
+        assert go2(backend).num_envs == 6
+        env = make_go2(3, backend=backend)
+        results = rollout(env, 3, reset_seed=1)
+        env.close()
+        for one, two in zip(results, first.setdefault(backend, results), strict=True):
+            same(one, two)
+    for env in map(go2, first):
+        env.reset(seed=0)
+        env.step(torch.zeros(6, ACTIONS))
+
+
 # -- one engine against the other ------------------------------------------------------------------
 
 
