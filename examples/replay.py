@@ -28,7 +28,7 @@ from unilab_gym.config import OwnerCfg
 from unilab_gym.contract import check_replay, find_run, resolve_sim2sim_config
 from unilab_gym.contract.plain import read_json
 from unilab_gym.errors import BackendUnavailableError, ConfigError, RunFolderError, UnilabGymError
-from unilab_gym.evaluate import EvalReport
+from unilab_gym.evaluation import EvalReport
 from unilab_gym.export.onnx import load_policy
 from unilab_gym.registration import load_task, owner_config
 from unilab_gym.render.plot import plot_velocity_tracking
@@ -72,11 +72,15 @@ class Trace:
 
     def __init__(self, recorder: VideoRecorder | None, frames: int) -> None:
         self.recorder, self.frames = recorder, frames
+        self.ended = False
         self.commanded: list[list[float]] = []
         self.measured: list[list[float]] = []
         self.video_problem = "" if recorder is not None else "switched off"
 
     def __call__(self, env: Any) -> None:
+        self.ended |= bool(self.measured) and int(env.episode_length_buf[0]) == 0
+        if self.ended:  # the first episode is the one that counts
+            return
         groups = env.get_observations()
         layout = env.runtime.rt.observations.layout("critic")
         columns = {term.name: groups["critic"][0, term.start :][: term.width] for term in layout}
@@ -122,8 +126,9 @@ def guarded_target(folder: Path, args: Args) -> tuple[OwnerCfg, Path]:
 
 def print_report(report: EvalReport, task: str, held: bool) -> bool:
     """Prints figures; returns whether the task's bar is reached (always true for held commands)."""
-    print(f"episodes {report.episodes}, reached the time limit {report.survival:.0%}, mean length")
-    print(f"  {report.mean_length:.0f} steps, mean return {report.mean_return:.2f}")
+    print(f"{report.episodes} episodes, {report.survival:.0%} reached the time limit")
+    print(f"  {'mean length':24s} {report.mean_length:.0f} steps")
+    print(f"  {'mean return':24s} {report.mean_return:.2f}")
     for name, value in report.metrics.items():
         print(f"  {name:24s} {value:.4f}")
     for cause, count in report.faults.items():

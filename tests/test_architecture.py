@@ -24,13 +24,13 @@ FLOORS = (
     r"runtime\.managers(\..*)?|mdp(\..*)?|motion\.command",
     r"runtime\.(log|step|state|env)",
     r"tasks(\..*)?",
-    r"contract(\..*)?|export(\..*)?|render(\..*)?|evaluate",
+    r"contract(\..*)?|export(\..*)?|render(\..*)?|evaluation",
     r"vector_env|single_env",
     r"adapters(\..*)?|testing(\..*)?|cli",
 )
 """Lowest first; a module imports from its own floor or from below."""
 
-UPWARD = {("evaluate", "vector_env")}
+UPWARD = {("evaluation", "vector_env")}
 """Imports inside a function that go up: the evaluation asks whether it was given our face."""
 
 TERMS_REST_ON = {"term", "reads", "command_term", "event_term"}

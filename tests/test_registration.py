@@ -121,9 +121,9 @@ def test_names_of_the_package_load_on_demand():
     from unilab_gym import vector_env
 
     assert unilab_gym.make is vector_env.make
-    assert unilab_gym.EvalReport.__module__ == "unilab_gym.evaluate"  # loads the submodule
+    assert unilab_gym.EvalReport.__module__ == "unilab_gym.evaluation"  # loads the submodule
     assert unilab_gym.evaluate.__qualname__ == "evaluate"
-    assert importlib.import_module("unilab_gym.evaluate").evaluate is unilab_gym.evaluate
+    assert importlib.import_module("unilab_gym.evaluation").evaluate is unilab_gym.evaluate
     assert unilab_gym.UnilabVectorEnv is vector_env.UnilabVectorEnv
     assert set(unilab_gym.__all__) - {"__version__"} <= set(dir(unilab_gym))
 

@@ -10,7 +10,7 @@ from helpers.probe import at_step, counter, one, probe_cfg, row_at_step, walker_
 import unilab_gym
 from unilab_gym.config import MetricTermCfg, RewardTermCfg, TerminationTermCfg
 from unilab_gym.errors import ConfigError
-from unilab_gym.evaluate import EvalReport, evaluate
+from unilab_gym.evaluation import EvalReport, evaluate
 from unilab_gym.mdp.terminations import TimeOut
 from unilab_gym.registration import Outcome
 from unilab_gym.runtime.reads import EpisodeStep
