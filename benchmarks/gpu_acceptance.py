@@ -123,7 +123,7 @@ def no_waiting(machine, sync_steps, **_):
     for action in steps:
         counts.append(count_ops(lambda action=action: env.step(action)))
         ended += int(env.extras["log"]["episode/ended"])
-    waits = sum(len(c["sync"]) + len(c["host"]) + c["upload"] for c in counts)
+    waits = sum(c["sync"] + c["host"] + c["upload"] for c in counts)
     most = max(c["nonview"] for c in counts)
     good = waits == 0 and most <= 240 and int(ended) > 0
     return {

@@ -1,9 +1,9 @@
 """What a step of Go2 costs beside its physics, per environment step, on the CPU.
 
 Time outside `backend.step` with one torch thread, random actions and resets as they come, after a
-warm-up. Interleaved with it, step by step: bare physics, that is `step(nstep=4, stage=VEL)` of a
-shared `mujoco.batch.Batch` of the same model with the same threads, states, controls, randomized
-fields and bound outputs.
+warm-up. After each round of steps comes bare physics from the same states with the same controls:
+`step(nstep=4, stage=VEL)` of a shared `mujoco.batch.Batch` of the same model with the same
+threads, randomized fields and bound outputs.
 
     outside_us   reward, observations, resets, the face ...: everything but `backend.step`
     engine_us    `backend.step`: bare physics, copies in and out, fault checks
@@ -18,6 +18,7 @@ import time
 
 import gymnasium
 import mujoco
+import numpy as np
 import torch
 from helpers.opcount import count_ops
 from mujoco.batch import MODEL_FIELDS, Batch
@@ -86,21 +87,24 @@ def run(num_envs, rounds, steps, warmup, threads=None):
         env.step(action())
     backend = env.runtime.backend
     bare = bare_batch(backend, threads)
-    state, bare_ctrl = backend.batch.state, bare.bind("ctrl")
     engine = backend.step = Timer(backend.step)
     step = Timer(env.step)
+    physics = Timer(lambda: bare.step(nstep=4, stage=mujoco.mjtStage.mjSTAGE_VEL))
+    state, ctrl = backend.batch.state, env.runtime.rt.actions.ctrl.numpy()
+    states, controls = np.empty((steps, *state.shape)), np.empty((steps, *ctrl.shape))
     ended, results = 0, []
     for _ in range(rounds):
-        bare_seconds = 0.0
-        for _ in range(steps):
-            bare.state[:] = state
-            step(action())
+        given = [action() for _ in range(steps)]
+        for number in range(steps):
+            states[number] = state
+            step(given[number])
+            controls[number] = ctrl
             ended += int(env.extras["log"]["episode/ended"])
-            bare_ctrl[:] = env.runtime.rt.actions.ctrl.numpy()
-            start = time.perf_counter()
-            bare.step(nstep=4, stage=mujoco.mjtStage.mjSTAGE_VEL)
-            bare_seconds += time.perf_counter() - start
-        results.append((step.take(), engine.take(), bare_seconds))
+        for number in range(steps):
+            bare.state[:] = states[number]
+            bare.bind("ctrl")[:] = controls[number]
+            physics()
+        results.append((step.take(), engine.take(), physics.take()))
     micro = 1e6 / (steps * num_envs)
     outside = [(total - inside) * micro for total, inside, _ in results]
     engine_us = [inside * micro for _, inside, _ in results]

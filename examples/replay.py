@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import sys
 import warnings
@@ -25,8 +26,7 @@ from unilab_gym import evaluate
 from unilab_gym.assets import asset_root
 from unilab_gym.backends import resolve_backend
 from unilab_gym.config import OwnerCfg
-from unilab_gym.contract import check_replay, find_run, resolve_sim2sim_config
-from unilab_gym.contract.plain import read_json
+from unilab_gym.contract import check_replay, find_run, resolve_sim2sim_config, run_record
 from unilab_gym.errors import BackendUnavailableError, ConfigError, RunFolderError, UnilabGymError
 from unilab_gym.evaluation import EvalReport
 from unilab_gym.export.onnx import load_policy
@@ -52,7 +52,8 @@ class Args:
     seed: int = 1000
     """Fixes starts and commands."""
     command: tuple[float, float, float] | None = None
-    """Hold this command (m/s forward, m/s left, rad/s yaw) instead of sampled ones."""
+    """Hold this command (m/s forward, m/s left, rad/s yaw) instead of sampled ones. Go2 was
+    trained for -0.6..1.0, -0.4..0.4, -0.8..0.8."""
     strict: bool = True
     """Refuse a policy whose contract does not hold; --no-strict only warns."""
     video: bool = True
@@ -108,7 +109,7 @@ def guarded_target(folder: Path, args: Args) -> tuple[OwnerCfg, Path]:
     if not policy.is_file():
         raise RunFolderError(f"{folder} holds no policy.onnx; training writes it at its end")
     backend, _ = resolve_backend(args.backend, args.device)
-    task = read_json(folder / "run_config.json")["run"]["task"]
+    task = run_record(folder)["task"]
     owner = owner_config(task, backend)
     training = dataclasses.replace(
         owner.training, play_only=True, sim_backend=backend, sim2sim_strict=args.strict
@@ -132,12 +133,30 @@ def print_report(report: EvalReport, task: str, held: bool) -> bool:
     for name, value in report.metrics.items():
         print(f"  {name:24s} {value:.4f}")
     for cause, count in report.faults.items():
-        print(f"  fault {cause}: {count}")
+        note = "not converged in a step, counted only" if cause == "solver_iterations" else ""
+        print(f"  fault {cause}: {count} {note}".rstrip())
     if held:
         return True
     missed = report.shortfalls(load_task(task).outcome)
     print("outcome: " + ("reached" if not missed else "missed: " + "; ".join(missed)))
     return not missed
+
+
+def without_nan(value: Any) -> Any:
+    """JSON knows no NaN: a figure of something that never happened is null."""
+    if isinstance(value, dict):
+        return {key: without_nan(item) for key, item in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def warn_untrained(command: tuple[float, float, float], target: OwnerCfg) -> None:
+    """Says where a held command lies outside what the policy was trained for."""
+    params = target.env.commands["twist"].params
+    names = ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")
+    for name, value in zip(names, command, strict=True):
+        low, high = params[name]
+        if not low <= value <= high:
+            print(f"note: {name} {value:g} lies outside the trained range {low:g} .. {high:g}")
 
 
 def replay(args: Args) -> bool:
@@ -161,8 +180,10 @@ def replay(args: Args) -> bool:
         play=True,
     )
     if args.command is not None:
+        warn_untrained(args.command, target)
         env.unwrapped.hold_command("twist", args.command)
-    stem = out / f"replay_{backend}"
+    held = "" if args.command is None else "_" + "_".join(f"{x:g}" for x in args.command)
+    stem = out / f"replay_{backend}{held}"
     video, recorder = stem.with_suffix(".mp4"), None
     if args.video:
         recorder = VideoRecorder(env, video, supersample=1)
@@ -172,7 +193,15 @@ def replay(args: Args) -> bool:
 
     print("files:")
     figures = stem.with_suffix(".json")
-    figures.write_text(json.dumps(report.to_dict(), indent=1) + "\n", encoding="utf-8")
+    settings = {
+        "policy": policy_file.parent.name,
+        "task": target.task,
+        "backend": backend,
+        "seed": args.seed,
+        "command": args.command,
+    }
+    text = json.dumps(without_nan({**settings, **report.to_dict()}), indent=1, allow_nan=False)
+    figures.write_text(text + "\n", encoding="utf-8")
     print(f"  figures  {figures}")
     times = [step * env.unwrapped.step_dt for step in range(len(trace.measured))]
     plot = stem.with_suffix(".png")

@@ -32,9 +32,14 @@ from rsl_rl.runners import OnPolicyRunner
 from unilab_gym.adapters.rsl_rl import RslRlVecEnv, rsl_rl_config
 from unilab_gym.backends import resolve_backend
 from unilab_gym.config import OwnerCfg
-from unilab_gym.contract import ExperimentTracker, find_run, new_run_dir, policy_load_dim_guard
+from unilab_gym.contract import (
+    ExperimentTracker,
+    find_run,
+    new_run_dir,
+    policy_load_dim_guard,
+    run_record,
+)
 from unilab_gym.contract import resolve as resolve_contract
-from unilab_gym.contract.plain import read_json
 from unilab_gym.errors import ConfigError, RunFolderError, UnilabGymError
 from unilab_gym.export.onnx import export_policy, rsl_rl_actor
 from unilab_gym.registration import owner_config
@@ -154,10 +159,10 @@ def resolve(args: Args, folder: Path | None) -> OwnerCfg:
     """The configuration: the task's, or that of the run to resume, with the arguments applied."""
     task, backend, recorded = args.task, args.backend, {}
     if folder is not None:
-        record = read_json(folder / "run_config.json")
-        task, recorded = record["run"]["task"], dict(record["config"]["training"])
+        record = run_record(folder)
+        task, recorded = record["task"], record["training"]
         if backend == "auto":
-            backend = recorded["sim_backend"]
+            backend = str(recorded.get("sim_backend", "auto"))
     backend, _ = resolve_backend(backend, args.device)
     owner = owner_config(task, backend)
     chosen: dict[str, int] = {}
@@ -174,6 +179,8 @@ def train(args: Args) -> Path:
     """Trains and exports; returns the run folder."""
     folder = None if args.resume is None else find_run(args.resume, args.run_root)
     owner = resolve(args, folder)
+    if args.save_interval <= 0:
+        raise ConfigError(f"--save-interval must be positive, got {args.save_interval}")
     settings = owner.training
     checkpoint = None if folder is None else newest_checkpoint(str(args.resume), folder)
     state = read_checkpoint(checkpoint) if checkpoint is not None else {"iter": -1}
@@ -222,7 +229,7 @@ def train(args: Args) -> Path:
     tracker.finish(progress.log)
     env.close()
     print(f"verified policy: {report.path}  (largest difference {report.max_error:.1e})")
-    print(f"replay it: python examples/replay.py --run {folder}")
+    print(f"replay it: {sys.executable} {Path(__file__).with_name('replay.py')} --run {folder}")
     return folder
 
 

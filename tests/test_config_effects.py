@@ -21,6 +21,7 @@ CHANGES = {
     "EnvCfg.ctrl_dt": {"ctrl_dt": 0.04},
     "EnvCfg.episode_length_s": {"episode_length_s": 0.3},
     "EnvCfg.actions": {"actions.legs.params.box": 0.5},
+    "EnvCfg.clip_actions": {"clip_actions": False},
     "EnvCfg.observations": {"observations.critic.terms.feet.scale": 2.0},
     "EnvCfg.rewards": {"rewards.track.params.sigma": 0.5},
     "EnvCfg.terminations": {"terminations.trunk.params.margin": 0.1},
@@ -93,7 +94,7 @@ def fingerprint(cfg):
     trace = [*obs.values()]
     generator = torch.Generator().manual_seed(1)
     for _ in range(STEPS):
-        action = torch.rand(6, 2, generator=generator) * 2 - 1
+        action = torch.rand(6, 2, generator=generator) * 3 - 1.5  # beyond the box, too
         obs, reward, terminated, truncated, _ = env.step(action)
         trace += [*obs.values(), reward, terminated.float(), truncated.float()]
     parts["trace"] = torch.cat([value.flatten() for value in trace])

@@ -1,5 +1,7 @@
 """The Gymnasium face: surface, spaces, actions in, tensors out."""
 
+import itertools
+
 import gymnasium
 import numpy as np
 import pytest
@@ -246,13 +248,18 @@ def test_outputs_never_change_and_share_no_memory():
     env.reset(seed=5)
     for result, copy in zip(held, copies, strict=True):
         same(result, copy)
-    pointers = {}
+    blocks = []
     for number, result in enumerate(held):
         for path, leaf in leaves(result):
-            storage = leaf.untyped_storage().data_ptr()
-            assert pointers.setdefault(storage, (number, path)) == (number, path), path
+            assert leaf.is_contiguous()
+            size = leaf.numel() * leaf.element_size()
+            blocks.append((leaf.data_ptr(), leaf.data_ptr() + size, number, path))
+    blocks.sort()
+    for (_, end, *left), (start, _, *right) in itertools.pairwise(blocks):
+        assert end <= start, (left, right)  # no two results share memory
+    storages = {leaf.untyped_storage().data_ptr() for r in held for _, leaf in leaves(r)}
     internal = {leaf.untyped_storage().data_ptr() for leaf in env.runtime.state.obs.values()}
-    assert internal.isdisjoint(pointers)
+    assert internal.isdisjoint(storages)
     env.close()
 
 

@@ -117,3 +117,14 @@ def test_torch_keeps_its_threads(two_torch_threads, monkeypatch):
         env.step(torch.zeros(2, ACTIONS))
     assert torch.get_num_threads() == 2 and torch.is_grad_enabled()
     env.close()
+
+
+def test_a_forked_child_is_told_instead_of_waiting_for_ever():
+    env = make_go2(2)
+    env.reset()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)  # what a child would see
+        with pytest.raises(ClosedEnvironmentError, match="another process"):
+            env.step(torch.zeros(2, ACTIONS))
+    env.step(torch.zeros(2, ACTIONS))
+    env.close()

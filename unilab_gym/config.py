@@ -199,6 +199,17 @@ class SimCfg:
     num_threads: int | None = None
     """Physics threads (mujoco); None takes the CPUs this process may use."""
 
+    def __post_init__(self) -> None:
+        """Checks counts and factors.
+
+        Raises:
+            ConfigError: If one is not positive.
+        """
+        for name in ("iterations", "ls_iterations", "impratio", "njmax", "nconmax", "num_threads"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"sim.{name} must be positive, got {value!r}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class SceneCfg:
@@ -234,6 +245,8 @@ class EnvCfg:
     episode_length_s: float = 20.0
     """Time limit in s; `max_episode_steps` is round(episode_length_s / ctrl_dt)."""
     actions: Mapping[str, ActionTermCfg]
+    clip_actions: bool = True
+    """Whether actions are clamped to the action box."""
     observations: Mapping[str, ObservationGroupCfg]
     """Groups by name; "policy" is required."""
     rewards: Mapping[str, RewardTermCfg] = field(default_factory=dict[str, RewardTermCfg])

@@ -16,6 +16,8 @@ Everything that `step` and `reset` return is a copy that the caller owns for eve
 
 from __future__ import annotations
 
+import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -65,6 +67,8 @@ def make(
         ConfigError: A ValueError that says what was given, expected and is available.
         TypeError: On an unknown keyword.
     """
+    if not isinstance(cast("Any", cfg), EnvCfg):
+        raise ConfigError(f"make takes an EnvCfg, got {cfg!r}; for an id use gymnasium.make_vec")
     _check_count("num_envs", num_envs)
     name, resolved = resolve_backend(backend, device)
     if overrides is not None:
@@ -127,7 +131,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         render_env_ids: Which environments `render` draws; None draws all.
         seed: Seed of the random streams until `reset(seed=...)`; None takes a fresh one.
         copy: Whether returned tensors are copies; see the module docstring.
-        clip_actions: Whether actions are clamped to the action box.
+        clip_actions: False switches the clamp to the action box off; the contract says so.
         on_fault: "quarantine" ends a faulty row's episode, "raise" raises naming the rows.
         deterministic: Bitwise repeatable physics where the engine can give it.
         log_in_info: Whether `info["log"]` holds the episode log, 0-d tensors.
@@ -159,6 +163,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
     ) -> None:
         """Checks the arguments, then builds backend and managers."""
         self._runtime: ManagerBasedRlEnv | None = None
+        self._pid = os.getpid()
         _check_count("num_envs", num_envs)
         if max_episode_steps is not None:
             _check_count("max_episode_steps", max_episode_steps)
@@ -175,6 +180,8 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
                 "'quarantine'"
             )
         mode = _autoreset_mode(autoreset_mode)
+        if not clip_actions:
+            cfg = dataclasses.replace(cfg, clip_actions=False)
         self.cfg = cfg
         self.num_envs = int(num_envs)
         self.device = device
@@ -214,7 +221,6 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             lambda final: create_backend(backend, final),
             spec,
             seed=seed,
-            clip_actions=clip_actions,
             on_fault=on_fault,
             max_episode_steps=max_episode_steps,
         )
@@ -243,8 +249,14 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         """The Manager runtime.
 
         Raises:
-            ClosedEnvironmentError: After `close`.
+            ClosedEnvironmentError: After `close`, or in a forked child: the physics threads did
+                not come along, and the first step would wait for them for ever.
         """
+        if os.getpid() != self._pid:
+            raise ClosedEnvironmentError(
+                "the environment was made in another process; make one in this process "
+                "(multiprocessing: start method 'spawn', or make it inside the worker)"
+            )
         if self._runtime is None:
             raise ClosedEnvironmentError("the environment is closed: make a new one")
         return self._runtime
@@ -428,10 +440,9 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _info(self, state: TorchEnvState, done: Tensor) -> dict[str, Any]:
         log = self.runtime.rt.log
-        # unbind_copy: one operation, and no two results share memory (torch's stub says None).
-        columns = cast("list[Tensor]", torch.unbind_copy(log.packed, 1))
-        rows = torch.unbind_copy(done.expand(len(columns) + 5, -1), 0)
-        masks = iter(cast("list[Tensor]", rows))
+        # Two copies, cut into rows that do not overlap: each result can be overwritten.
+        columns = log.packed.t().contiguous().unbind(0)
+        masks = iter(done.repeat(len(columns) + 5, 1).unbind(0))
         values = dict(zip(log.names, columns, strict=True))
         returns, length = values.pop("episode/return"), values.pop("episode/length").long()
         final: dict[str, Any] = {

@@ -227,7 +227,7 @@ GO2_DENIED = {
     "action scale": ({"env.actions.joint_pos.params.scale": 0.5}, "resolved.actions.scale"),
     "action box": ({"env.actions.joint_pos.params.box": 1.0}, "resolved.actions.box"),
     "action clip off": (
-        {"env.actions.joint_pos.params.clipped": False},
+        {"env.clip_actions": False},
         "resolved.actions.clipped",
     ),
     "joint order": (

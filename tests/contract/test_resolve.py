@@ -59,7 +59,7 @@ def test_actions_are_columns(contract):
 
 def test_an_open_box_is_null(owner):
     overrides = {
-        "env.actions.joints.params.clipped": False,
+        "env.clip_actions": False,
         "env.actions.joints.params.target_clip": [[-0.5, float("inf")], [-0.5, 0.5]],
     }
     actions = resolve(apply_overrides(owner, overrides))["actions"]
@@ -154,7 +154,7 @@ def test_hash_ignores_the_base_height(owner, contract, tmp_path):
         ({"algo.obs_groups.actor": ["polic"]}, r"algo\.obs_groups\.actor.*did you mean 'policy'"),
         ({"env.observations.policy.terms.gyro.scale": [1.0, 2.0]}, r"policy\.gyro: 2 scales for 3"),
         ({"env.observations.policy.terms.gyro.params.x": 1}, r"policy\.gyro: .*no parameter 'x'"),
-        ({"env.actions.joints.func": "contract.owners:alive"}, r"actions\.joints: .*resolve"),
+        ({"env.actions.joints.func": "contract.owners:alive"}, r"actions/joints: .*action class"),
         ({"env.scene.robot": "nowhere.xml"}, "nowhere"),
     ],
 )

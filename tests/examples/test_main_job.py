@@ -96,7 +96,7 @@ def test_guard_refuses_before_the_environment_exists(trained: Path, tmp_path: Pa
     assert "actions.scale" in done.stderr
     assert "0.5" in done.stderr
     assert "0.25" in done.stderr
-    assert "episodes" not in done.stdout
+    assert "policy" not in done.stdout  # printed before the environment is made
 
 
 def test_resume_goes_on_and_refuses_a_finished_run(trained: Path, tmp_path: Path) -> None:
@@ -112,6 +112,20 @@ def test_resume_goes_on_and_refuses_a_finished_run(trained: Path, tmp_path: Path
         "train_rsl_rl.py", *SMALL, "--resume", str(root), "--iterations", "3", cwd=tmp_path, code=2
     )
     assert "the run has 3 iterations" in done.stderr
+
+
+@pytest.mark.parametrize("script", ["replay.py", "train_rsl_rl.py"])
+@pytest.mark.parametrize("record", ["{}", '{"run": null}', '{"run": {"task": 5}}', "[]", ""])
+def test_a_damaged_record_is_one_clear_error(script: str, record: str, tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "task" / "damaged"
+    folder.mkdir(parents=True)
+    (folder / "run_config.json").write_text(record)
+    for name in ("policy.onnx", "model_0.pt"):
+        (folder / name).write_bytes(b"")
+    option = "--run" if script == "replay.py" else "--resume"
+    done = run(script, option, str(folder), "--backend", "mujoco", cwd=tmp_path, code=2)
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
 
 
 def test_malicious_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:
@@ -134,6 +148,7 @@ def test_malicious_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:
         ("train_rsl_rl.py", ["--task", "UniLab/Go2JoystickFlatt-v0"], "UniLab/Go2JoystickFlat-v0"),
         ("train_rsl_rl.py", ["--backend", "mujocoo"], "mujoco"),
         ("train_rsl_rl.py", ["--num-envs", "0"], "positive"),
+        ("train_rsl_rl.py", ["--save-interval", "0"], "positive"),
         ("train_rsl_rl.py", ["--backend", "mujoco", "--device", "cuda"], "mjwarp"),
         ("replay.py", ["--run", "latest"], "no run"),
         ("replay.py", ["--run", "nowhere"], "nowhere"),

@@ -36,17 +36,19 @@ def test_an_accepted_receipt_is_waited_for_and_a_refused_one_is_not():
     waited = []
 
     class Event:
+        device = "here"
+
         def wait(self, stream):
             waited.append(stream)
 
     ledger = ReceiptLedger(producer=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.cuda, "current_stream", lambda: "mine")
+        patch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
         ledger.accept(StepReceipt(1, 1, "step", Event()))
-        assert waited == ["mine"]
+        assert waited == ["stream of here"]
         with pytest.raises(ReceiptError):
             ledger.accept(StepReceipt(1, 1, "step", Event()))
-        assert waited == ["mine"]
+        assert waited == ["stream of here"]
 
 
 def test_the_runtime_refuses_what_another_environment_produced(tmp_path):

@@ -50,6 +50,12 @@ def test_mix64_is_the_finaliser_of_splitmix64():
         assert mix64(1234567 + number * GOLDEN) == output
 
 
+def uniform(half):
+    """The upper 24 bits of a signed half word, moved to [0, 1)."""
+    signed = half - (1 << 32) if half >> 31 else half
+    return (signed >> 8) / 2**24 + 0.5
+
+
 def test_a_draw_worked_by_hand_in_python_integers():
     rng, read = make_rng(num_envs=3, streams=(("a", 4, "step"),), seed=5)
     rng.advance()
@@ -60,7 +66,7 @@ def test_a_draw_worked_by_hand_in_python_integers():
         for column in range(4):
             word = mix64(inner + unsigned(column_key("a", column // 2)))
             half = (word >> (32 * (column % 2))) & 0xFFFFFFFF
-            assert values[env, column].item() == (half >> 8) / 2**24
+            assert values[env, column].item() == uniform(half)
 
 
 def test_reset_and_startup_streams_follow_their_own_counters():
@@ -69,7 +75,7 @@ def test_reset_and_startup_streams_follow_their_own_counters():
     key, column = mix64(9), unsigned(column_key("a", 0))
 
     def expected(counter):
-        return ((mix64(mix64(key + counter * GOLDEN) + column) & 0xFFFFFFFF) >> 8) / 2**24
+        return uniform(mix64(mix64(key + counter * GOLDEN) + column) & 0xFFFFFFFF)
 
     rng.advance()
     rng.advance()

@@ -306,7 +306,7 @@ def test_terms_shared_between_managers_and_phases_stay_apart(tmp_path):
     cfg = walker_cfg(tmp_path, commands={"twist": twist_command(), "other": twist_command()})
     env = started(cfg, 64)
     env.step(zero_action(env))
-    streams = [stream for stream in env.rt.rng._block.streams if "timer" not in stream.name]
+    streams = [s for part in env.rt.rng._block.streams for s in part if "timer" not in s.name]
     draws = torch.cat([stream.values for stream in streams], 1)
     columns = draws[:, draws.std(0) > 0]  # without the noise columns that are 0 wide
     unit = (columns - columns.mean(0)) / columns.std(0)

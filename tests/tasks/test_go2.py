@@ -306,7 +306,7 @@ def test_a_step_dispatches_few_operations_and_never_waits(train_env):
         ended = int(train_env.extras["log"]["episode/ended"])
         kinds.add("none" if ended == 0 else "all" if ended == n else "some")
         assert counts["nonview"] <= 240, counts
-        assert (counts["sync"], counts["host"], counts["upload"]) == ({}, {}, 0), counts
+        assert (counts["sync"], counts["host"], counts["upload"]) == (0, 0, 0), counts
     assert kinds == {"none", "some", "all"}
 
 

@@ -229,7 +229,7 @@ class StepReceipt:
     def wait(self) -> None:
         """Orders the caller's current CUDA stream after the operation; nothing on the CPU."""
         if self.event is not None:
-            self.event.wait(torch.cuda.current_stream())
+            self.event.wait(torch.cuda.current_stream(self.event.device))
 
 
 class Backend(ABC):

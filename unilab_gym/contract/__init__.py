@@ -13,7 +13,7 @@ from unilab_gym.contract.load_guard import policy_load_dim_guard
 from unilab_gym.contract.plain import REASONS
 from unilab_gym.contract.resolve import SCHEMA, contract_hash, resolve, resolve_from
 from unilab_gym.contract.snapshot import build_snapshot
-from unilab_gym.contract.tracker import ExperimentTracker, find_run, new_run_dir
+from unilab_gym.contract.tracker import ExperimentTracker, find_run, new_run_dir, run_record
 from unilab_gym.errors import CrossBackendIncompatibleError, CrossBackendWarning, RunFolderError
 
 __all__ = [
@@ -38,4 +38,5 @@ __all__ = [
     "resolve",
     "resolve_from",
     "resolve_sim2sim_config",
+    "run_record",
 ]

@@ -127,12 +127,15 @@ def resolve_from(
     Raises:
         ConfigError: If a name matches nothing or a term declares no width.
     """
-    specs = actions if actions is not None else _resolve_actions(env, index)
+    from unilab_gym.runtime.managers.actions import resolve_actions  # torch: not at import
+
+    if actions is None:
+        actions = resolve_actions(env.actions, index, env.clip_actions)
     groups = {
         name: _group(name, group, index, None if widths is None else widths[name])
         for name, group in env.observations.items()
     }
-    action_part = _actions(env, specs)
+    action_part = _actions(env, actions)
     contract = {
         "schema": SCHEMA,
         "task": task,
@@ -195,19 +198,6 @@ def _joints(index: ModelIndex) -> dict[str, Any]:
         "effort": [None if a is None else _bound(a.effort) for a in actuators],
         "armature": [joint.armature for joint in index.joints],
     }
-
-
-def _resolve_actions(env: EnvCfg, index: ModelIndex) -> dict[str, ActionSpec]:
-    specs: dict[str, ActionSpec] = {}
-    for name, cfg in env.actions.items():
-        resolver = cast("Callable[..., ActionSpec] | None", getattr(cfg.func, "resolve", None))
-        if resolver is None:
-            term = func_name(cfg.func)
-            raise ConfigError(
-                f"actions.{name}: {term} needs a classmethod resolve(index, **params)"
-            )
-        specs[name] = resolver(index, **cfg.params)
-    return specs
 
 
 def _actions(env: EnvCfg, specs: Mapping[str, ActionSpec]) -> dict[str, Any]:

@@ -20,11 +20,11 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from unilab_gym.config import OwnerCfg
 from unilab_gym.contract.guard import resolve_sim2sim_config
-from unilab_gym.contract.plain import plain, read_json, write_json
+from unilab_gym.contract.plain import plain, read_json, refuse, write_json
 from unilab_gym.contract.snapshot import RUN_CONFIG, build_snapshot, run_config_path
 from unilab_gym.errors import CrossBackendIncompatibleError, RunFolderError
 
@@ -234,6 +234,27 @@ def find_run(run: str | Path, root: str | Path = "runs", task: str | None = None
     )
 
 
+def run_record(folder: str | Path) -> dict[str, Any]:
+    """What a run was: its task and its training settings, checked.
+
+    Returns:
+        `{"task": id, "training": {...}}` from the folder's `run_config.json`.
+
+    Raises:
+        CrossBackendIncompatibleError: If the record is damaged or lacks them.
+    """
+    path = run_config_path(folder)
+    record = read_json(path)
+    facts, config = record.get("run"), record.get("config")
+    task = cast("dict[str, Any]", facts).get("task") if isinstance(facts, dict) else None
+    training = cast("dict[str, Any]", config).get("training") if isinstance(config, dict) else None
+    if not isinstance(task, str):
+        refuse("bad_type", f"{path}: run.task must name the task, got {task!r}")
+    if not isinstance(training, dict):
+        refuse("bad_type", f"{path}: config.training must hold the settings, got {training!r}")
+    return {"task": task, "training": cast("dict[str, Any]", training)}
+
+
 # --- facts ----------------------------------------------------------------------------------------
 
 
@@ -269,7 +290,7 @@ def hardware(device: str | None = None) -> dict[str, Any]:
     if device is not None and device.startswith("cuda") and torch is not None:
         gpu = torch.cuda.get_device_name(device)
     return {
-        "platform": platform.platform(),
+        "platform": platform.system(),
         "machine": platform.machine(),
         "processor": _processor(),
         "cpu_count": os.cpu_count(),

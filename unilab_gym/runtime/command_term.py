@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from unilab_gym.backends.base import TensorResetRandomizationPayload
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.frame import TermFrame
 from unilab_gym.runtime.term import BuildContext
@@ -29,6 +30,12 @@ class CommandTerm:
         self.num_envs = ctx.num_envs
         self.device = ctx.device
         self.parts = {}
+
+    def stage_reset(self, payload: TensorResetRandomizationPayload) -> None:
+        """Writes the state that a reset will commit, at full width, after the reset events.
+
+        For commands that decide where an episode starts; by default nothing.
+        """
 
     def reset(self, mask: Tensor, frame: TermFrame) -> None:
         """Draws a new command in the masked rows, as their episode begins."""

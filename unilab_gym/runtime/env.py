@@ -80,7 +80,6 @@ class ManagerBasedRlEnv:
         spec: The backend's spec; model fields are added from the events.
         seed: Seed of the streams; None takes one from the operating system.
         rank: Number of this process among several: environments count on from it.
-        clip_actions: Whether actions are clamped to the box.
         on_fault: "quarantine" ends a faulty row's episode; "raise" raises naming the rows.
     """
 
@@ -93,7 +92,6 @@ class ManagerBasedRlEnv:
         *,
         seed: int | None = None,
         rank: int = 0,
-        clip_actions: bool = True,
         on_fault: FaultPolicy = "quarantine",
         max_episode_steps: int | None = None,
     ) -> None:
@@ -115,12 +113,12 @@ class ManagerBasedRlEnv:
         with quiet_torch(self._single_thread):
             self._backend = backend(dataclasses.replace(spec, model_fields=fields))
             try:
-                self._build(clip_actions)
+                self._build()
             except BaseException:
                 self._backend.close()
                 raise
 
-    def _build(self, clip_actions: bool) -> None:
+    def _build(self) -> None:
         backend = self.backend
         frame, rng = Frame(), rng_module.ManagerRng(self.num_envs, self.device)
         ctx = BuildContext(
@@ -134,7 +132,7 @@ class ManagerBasedRlEnv:
         )
         episode_step = ctx.zeros(dtype=torch.int64)
         frame.provide(EpisodeStep(), episode_step)
-        actions = ActionManager(ctx, self.cfg.actions, clip_actions)
+        actions = ActionManager(ctx, self.cfg.actions, self.cfg.clip_actions)
         commands = CommandManager(ctx, self.cfg.commands)
         observations = ObservationManager(ctx, self.cfg.observations)
         rewards = RewardManager(ctx, self.cfg.rewards)
@@ -148,6 +146,7 @@ class ManagerBasedRlEnv:
         actions.use_orders(1 + max(orders, default=0))
         frame.bind(backend.compile_reads(self.read_plan.engine))
         rng.build()
+        ctx.carriers.trim()
         rng.set_keys(rng_module.constructor_keys(self.seed, self.num_envs, self.rank))
         for manager in (observations, rewards, terminations, metrics):
             manager.check()
@@ -166,6 +165,7 @@ class ManagerBasedRlEnv:
             events=events,
             metrics=metrics,
             log=log,
+            carriers=ctx.carriers,
             episode_step=episode_step,
         )
         self._final = {name: torch.zeros_like(o) for name, o in observations.buffers.items()}
@@ -219,12 +219,12 @@ class ManagerBasedRlEnv:
             )
         with quiet_torch(self._single_thread):
             advance(self.rt, action)
-            if self._on_fault == "raise":
-                self._raise_faults()
             for name, buffer in self.rt.observations.buffers.items():
                 self._final[name].copy_(buffer)
             if autoreset:
                 masked_reset(self.rt, self.rt.terminations.done)
+            if self._on_fault == "raise":  # the step is complete: who catches it can go on
+                self._raise_faults()
         return self.state
 
     def reset(
@@ -265,7 +265,7 @@ class ManagerBasedRlEnv:
                 self.rt.rng.draw_startup()
                 self.rt.events.startup(fresh & self._mask)
                 self._started |= self._mask
-                self._needs_startup = mask is not None
+                self._needs_startup &= mask is not None
             self.rt.rng.draw()
             masked_reset(self.rt, self._mask)
         return self.state

@@ -42,9 +42,10 @@ class EpisodeLog:
             *(f"fault/{bit.name.lower()}" for bit in FaultBit if bit.name),
             *(f"metric/{name}" for name in metrics.names),
         )
-        self.returns = ctx.zeros()
+        own = ctx.carriers.columns(2)
+        self.returns = own[:, 0]
         """Undiscounted return of the running episode `[N]`."""
-        self.length = ctx.zeros()
+        self.length = own[:, 1]
         """Steps since the reset `[N]`: unlike the time limit's counter nobody can set it."""
         self.packed = ctx.zeros(len(self.names))
         """The columns of this step's boundary, for every row."""
@@ -74,8 +75,3 @@ class EpisodeLog:
         """A new dict of 0-d tensors that nothing will change."""
         names = (*self.names, "episode/ended")
         return dict(zip(names, self._held.clone().unbind(), strict=True))
-
-    def reset(self, mask: Tensor) -> None:
-        """Masked rows start a new return."""
-        self.returns.masked_fill_(mask, 0.0)
-        self.length.masked_fill_(mask, 0.0)

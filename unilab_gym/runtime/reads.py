@@ -313,10 +313,11 @@ class JointPosRel(DerivedRead):
 class GeomHeight(DerivedRead):
     """Height of the lowest point of each geom over the ground plane z = 0, `[N, K]`, m.
 
-    The support function in direction -z. A primitive is a Minkowski sum of scaled balls, so its
-    extent is a sum of norms |S_k u| with u the world's z axis in the geom's frame: a sphere is
-    one ball; a capsule a ball and a segment; a cylinder a disc and a segment; a box three
-    segments; an ellipsoid one ball scaled along each axis.
+    The support function in direction -z. A primitive is a Minkowski sum of balls, segments and
+    discs, so its extent along u, the world's z axis in the geom's frame, is a sum: a ball gives
+    its radius; segments along the axes give |u| . halves; a disc or an ellipsoid gives |S u| with
+    its scales S on the diagonal. A capsule is ball and segment, a cylinder disc and segment, a
+    box three segments.
     """
 
     names: tuple[str, ...]
@@ -330,30 +331,45 @@ class GeomHeight(DerivedRead):
         return (GeomPos(self.names),) if spheres else (GeomPos(self.names), GeomUp(self.names))
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
-        """One subtraction for spheres, four operations in general."""
-        infos = self._infos(index)
-        parts = torch.tensor([_minkowski_parts(info) for info in infos], device=device)
-        radius = torch.tensor([info.size[0] for info in infos], device=device)
+        """One subtraction for spheres, five operations for boxes, eight with discs."""
+        parts = [_minkowski_parts(info) for info in self._infos(index)]
+        radius = torch.tensor([part[0] for part in parts], device=device)
+        halves = torch.tensor([part[1] for part in parts], device=device).flatten()
+        discs = [number for number, part in enumerate(parts) if any(part[2])]
+        first, last = (discs[0], discs[-1] + 1) if discs else (0, 0)
+        scales = torch.tensor([part[2] for part in parts[first:last]], device=device)
 
         def height(pos: Tensor, up: Tensor | None = None) -> Tensor:
+            low = pos[..., 2] - radius
             if up is None:
-                return pos[..., 2] - radius
-            pieces = up.unsqueeze(-2) * parts
-            norms = cast("Tensor", torch.linalg.vector_norm(pieces, dim=-1))
-            return pos[..., 2] - norms.sum(-1)
+                return low
+            segments = up.flatten(1).abs().mul_(halves)  # [N, 3 K]: long rows are fast
+            low.sub_(segments.view(up.shape).sum(-1))
+            if discs:
+                scaled = up[:, first:last] * scales
+                low[:, first:last].sub_(_norm(scaled))
+            return low
 
         return height
 
 
-def _minkowski_parts(info: GeomInfo) -> list[tuple[float, float, float]]:
+def _norm(rows: Tensor) -> Tensor:
+    return cast("Tensor", torch.linalg.vector_norm(rows, dim=-1))
+
+
+_AXES = tuple[float, float, float]
+
+
+def _minkowski_parts(info: GeomInfo) -> tuple[float, _AXES, _AXES]:
+    """Radius of the ball, halves of the segments, scales of the disc or ellipsoid."""
     a, b, c = info.size
     none = (0.0, 0.0, 0.0)
-    table = {
-        "sphere": [(a, a, a), none, none],
-        "capsule": [(a, a, a), (0.0, 0.0, b), none],
-        "cylinder": [(a, a, 0.0), (0.0, 0.0, b), none],
-        "box": [(a, 0.0, 0.0), (0.0, b, 0.0), (0.0, 0.0, c)],
-        "ellipsoid": [(a, b, c), none, none],
+    table: dict[str, tuple[float, _AXES, _AXES]] = {
+        "sphere": (a, none, none),
+        "capsule": (a, (0.0, 0.0, b), none),
+        "cylinder": (0.0, (0.0, 0.0, b), (a, a, 0.0)),
+        "box": (0.0, (a, b, c), none),
+        "ellipsoid": (0.0, none, (a, b, c)),
     }
     if info.kind not in table:
         raise ConfigError(f"geom {info.name!r} is a {info.kind}: only primitives have a height")

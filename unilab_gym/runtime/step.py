@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from unilab_gym.backends.base import Backend, StateViews
+from unilab_gym.runtime.carriers import EpisodeCarriers
 from unilab_gym.runtime.faults import FaultMonitor
 from unilab_gym.runtime.frame import Frame
 from unilab_gym.runtime.log import EpisodeLog
@@ -43,6 +44,7 @@ class Runtime:
     events: EventManager
     metrics: MetricsManager
     log: EpisodeLog
+    carriers: EpisodeCarriers
     episode_step: Tensor  # [N] int64
 
 
@@ -82,14 +84,16 @@ def masked_reset(rt: Runtime, mask: Tensor) -> None:
 
     Always at full width: an empty, a partial and a full mask take the same path.
     """
-    rt.receipts.accept(rt.backend.reset(rt.events.stage_reset(), mask))
+    payload = rt.events.stage_reset()
+    rt.commands.stage_reset(payload)
+    rt.receipts.accept(rt.backend.reset(payload, mask))
     rt.frame.advance()  # Frame B: only what observations declare is refreshed
     rt.episode_step.masked_fill_(mask, 0)
+    rt.carriers.reset(mask)
     rt.actions.reset(mask)
     rt.rewards.reset(mask)
     rt.terminations.reset(mask)
     rt.metrics.reset(mask)
-    rt.log.reset(mask)
     rt.commands.reset(mask)
     rt.frame.commands_changed()
     rt.events.reset(mask)

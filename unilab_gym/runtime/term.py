@@ -26,6 +26,7 @@ from torch import Tensor
 from unilab_gym.config import TermCfg, func_name
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.model_index import ModelIndex
+from unilab_gym.runtime.carriers import EpisodeCarriers
 from unilab_gym.runtime.frame import Frame, TermFrame
 from unilab_gym.runtime.reads import Read
 from unilab_gym.runtime.rng import ManagerRng
@@ -168,6 +169,8 @@ class BuildContext:
         self.max_episode_steps = max_episode_steps
         self.rng = rng
         self.frame = frame
+        self.carriers = EpisodeCarriers(num_envs, device)
+        """Columns that every episode starts at 0."""
         self.owner = ""
         """Name of the term being built, `manager/term`: errors and streams carry it."""
 
@@ -215,7 +218,9 @@ class BuildContext:
 class Term:
     """Base of terms with state: allocate in `__init__`, compute in `__call__`, clear in `reset`.
 
-    Subclasses are decorated with `@term(...)`; their parameters are keyword-only.
+    Subclasses are decorated with `@term(...)`; their parameters are keyword-only. An observation
+    is computed at both boundaries of a step, for every row, so a class used there must not
+    advance its state when it is called.
     """
 
     def __init__(self, ctx: BuildContext) -> None:

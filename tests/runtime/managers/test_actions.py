@@ -178,7 +178,7 @@ def test_an_unclipped_action_reaches_the_force_limit(tmp_path):
     }
     targets, forces = {}, {}
     for clip in (True, False):
-        env = started(walker_cfg(tmp_path, **changes), 2, clip_actions=clip)
+        env = started(walker_cfg(tmp_path, clip_actions=clip, **changes), 2)
         forces[clip] = env.step(torch.full((2, 2), 10.0)).obs["policy"][0].clone()
         targets[clip] = env.rt.actions.ctrl[0].clone()
         env.close()

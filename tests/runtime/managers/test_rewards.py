@@ -108,9 +108,10 @@ def test_sums_are_offered_to_terms(tmp_path):
 
 
 def test_a_reset_starts_masked_sums_anew():
-    rewards = RewardManager(context(3), TWO)
+    ctx = context(3)
+    rewards = RewardManager(ctx, TWO)
     rewards.sums.fill_(5.0)
-    rewards.reset(torch.tensor([True, False, True]))
+    ctx.carriers.reset(torch.tensor([True, False, True]))
     assert rewards.sums.tolist() == [[0.0, 0.0], [5.0, 5.0], [0.0, 0.0]]
 
 

@@ -118,4 +118,4 @@ class ActionManager:
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows forget their past actions."""
-        self._history.masked_fill_(mask.view(-1, 1, 1), 0.0)
+        self._history[:, : self._orders].masked_fill_(mask.view(-1, 1, 1), 0.0)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unilab_gym.backends.base import TensorResetRandomizationPayload
 from unilab_gym.config import CommandTermCfg
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.runtime.command_term import CommandTerm
@@ -52,8 +53,8 @@ class CommandManager:
                 reads: tuple[Read, ...] = term_spec(cfg.func).reads(params)
                 self._frames[name] = ctx.view(ctx.owner, reads, ("step", "reset"))
                 command: CommandTerm = cfg.func(ctx, **params)
-            except ConfigError as error:
-                raise ConfigError(f"commands/{name}: {error}") from error
+            except (ConfigError, TypeError) as error:  # TypeError: a number for a range ...
+                raise ConfigError(f"commands/{name}: {error} (params {cfg.params})") from error
             self.terms[name] = command
             self._held[name] = _Held(command.value)
             ctx.frame.provide(Command(name), command.value)
@@ -72,6 +73,11 @@ class CommandManager:
             command.update(self._frames[name])
             self._pin(name)
 
+    def stage_reset(self, payload: TensorResetRandomizationPayload) -> None:
+        """Lets every command write the state of the episodes that begin."""
+        for command in self.terms.values():
+            command.stage_reset(payload)
+
     def reset(self, mask: Tensor) -> None:
         """Draws new commands in the masked rows."""
         for name, command in self.terms.items():
@@ -81,7 +87,8 @@ class CommandManager:
     def hold(self, name: str, value: Any, mask: Tensor | None = None) -> None:
         """Pins a command for chosen rows until `release`, across resampling and resets.
 
-        The draws of the stream go on underneath, so a released row is where it would have been.
+        The draws of the stream go on underneath: a released row keeps the held value until its
+        next resampling, which comes when it would have come anyway, with the same draw.
 
         Args:
             name: The command.
@@ -98,6 +105,8 @@ class CommandManager:
                 f"command {name!r} has shape {tuple(current.shape)} or "
                 f"{tuple(current.shape[1:])}, got {tuple(given.shape)}"
             )
+        if not bool(torch.isfinite(given).all()):  # a cold path: may wait for the device
+            raise ConfigError(f"command {name!r} must be finite, got {value!r}")
         rows = torch.ones_like(held.mask) if mask is None else mask.view(-1, 1)
         held.value.copy_(torch.where(rows, given, held.value))
         held.mask.logical_or_(rows)

@@ -62,8 +62,8 @@ class EventManager:
             ctx.owner = f"events/{name}"
             try:
                 event = cfg.func(ctx, **full_params(cfg.func, cfg.params))
-            except ConfigError as error:
-                raise ConfigError(f"events/{name}: {error}") from error
+            except (ConfigError, TypeError) as error:  # TypeError: a number for a range ...
+                raise ConfigError(f"events/{name}: {error} (params {cfg.params})") from error
             if isinstance(event, StartupEvent):
                 self._startup.append(event)
             elif isinstance(event, ResetEvent):
@@ -76,7 +76,7 @@ class EventManager:
         self.payload = backend.allocate_reset_payload()
         self.interval: TensorIntervalPayload | None = None
         if self._interval:
-            self.interval = TensorIntervalPayload(qvel_delta=ctx.zeros(ctx.index.nv))
+            self.interval = TensorIntervalPayload(qvel_delta=ctx.carriers.columns(ctx.index.nv))
 
     def _check_parts(self, name: str, event: IntervalEvent) -> None:
         for dof in event.dofs:
@@ -120,10 +120,6 @@ class EventManager:
             event.apply(self.interval, timer.advance())
 
     def reset(self, mask: Tensor) -> None:
-        """Masked rows restart their countdowns and lose what was staged."""
-        if self.interval is None:
-            return
-        assert self.interval.qvel_delta is not None
-        self.interval.qvel_delta.masked_fill_(mask.unsqueeze(1), 0.0)
+        """Masked rows restart their countdowns; what was staged is an episode carrier."""
         for _, timer in self._interval:
             timer.reset(mask)

@@ -39,8 +39,8 @@ class MetricsManager:
         self._maxes = self._adds + kinds.count("max")
         self.step_values = ctx.zeros(len(ordered))
         """Values of this step `[N, M]`."""
-        self._start = ctx.tensor([-torch.inf if kind == "max" else 0.0 for kind in kinds])
-        self._kept = self._start.repeat(ctx.num_envs, 1)
+        self._kept = ctx.carriers.columns(len(ordered))
+        self._first = ctx.zeros(1, dtype=torch.bool)  # nothing taken yet: a maximum starts anew
 
     def check(self) -> None:
         """Computes every term once to compare its shape with its declaration."""
@@ -57,8 +57,9 @@ class MetricsManager:
         if self._adds:
             kept[:, : self._adds].add_(values[:, : self._adds])
         if self._maxes > self._adds:
-            block = kept[:, self._adds : self._maxes]
-            torch.maximum(block, values[:, self._adds : self._maxes], out=block)
+            block, fresh = kept[:, self._adds : self._maxes], values[:, self._adds : self._maxes]
+            torch.maximum(block.masked_fill(self._first, -torch.inf), fresh, out=block)
+            self._first.fill_(False)
         if width > self._maxes:
             kept[:, self._maxes :].copy_(values[:, self._maxes :])
 
@@ -73,8 +74,8 @@ class MetricsManager:
         return torch.cat((means, self._kept[:, self._means :]), 1)
 
     def reset(self, mask: Tensor) -> None:
-        """Masked rows start anew."""
-        if self._terms:
-            torch.where(mask.unsqueeze(1), self._start, self._kept, out=self._kept)
+        """Masked rows start anew; the reduced values are episode carriers."""
+        if self._maxes > self._adds:
+            self._first.logical_or_(mask.unsqueeze(1))
         for term in self._terms:
             term.reset(mask)

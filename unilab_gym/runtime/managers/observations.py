@@ -16,7 +16,6 @@ from torch import Tensor
 from unilab_gym.config import (
     ObservationGroupCfg,
     ObservationTermCfg,
-    UniformNoiseCfg,
     func_name,
     to_dict,
 )
@@ -35,37 +34,41 @@ class ObservationTermInfo:
 
 
 class _Noise:
-    """Uniform noise on the columns of one group: one operation on one block of columns."""
+    """Uniform noise on the columns of one group: one operation for each run of columns."""
 
     def __init__(self, ctx: BuildContext, group: str, terms: list[ObservationTermInfo]) -> None:
-        noisy = [term for term in terms if term.cfg.noise is not None]
-        self.start = min(term.start for term in noisy)
-        self.stop = max(term.start + term.width for term in noisy)
-        self._sources: dict[str, list[Callable[[], Tensor]]] = {"step": [], "reset": []}
-        for phase, sources in self._sources.items():
+        self._draws: dict[str, list[tuple[int, Callable[[], Tensor]]]] = {"step": [], "reset": []}
+        for phase, draws in self._draws.items():
             for term in terms:
-                if self.start <= term.start < self.stop:
+                noise = term.cfg.noise
+                if noise is not None:
                     ctx.owner = f"observations/{group}/{term.name}"
-                    noise = term.cfg.noise or UniformNoiseCfg(low=0.0, high=0.0)
-                    sources.append(ctx.uniform(term.width, phase, noise.low, noise.high))
-        self._views: dict[str, Tensor] = {}
+                    draw = ctx.uniform(term.width, phase, noise.low, noise.high)
+                    draws.append((term.start, draw))
+        self._runs: dict[str, list[tuple[int, Tensor]]] = {}
 
     def add(self, values: Tensor, phase: str) -> None:
-        uniform = self._views.get(phase)
-        if uniform is None:
-            uniform = self._views[phase] = _adjacent([s() for s in self._sources[phase]])
-        values[:, self.start : self.stop].add_(uniform)
+        runs = self._runs.get(phase)
+        if runs is None:
+            parts = [(start, draw()) for start, draw in self._draws[phase]]
+            runs = self._runs[phase] = _merge(parts)
+        for start, noise in runs:
+            values[:, start : start + noise.shape[1]].add_(noise)
 
 
-def _adjacent(parts: list[Tensor]) -> Tensor:
-    """One view over neighbouring column blocks of the same tensor."""
-    first, width = parts[0], sum(part.shape[1] for part in parts)
-    offset = first.storage_offset()
-    for part in parts:
-        if part.storage_offset() != offset:
-            raise ConfigError("noise streams of one group are not neighbours")
-        offset += part.shape[1]
-    return first.as_strided((first.shape[0], width), first.stride())
+def _merge(parts: list[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
+    """Joins columns that are neighbours both in the group and in the random block."""
+    runs: list[tuple[int, Tensor]] = []
+    for start, part in parts:
+        if runs:
+            first, run = runs[-1]
+            width = run.shape[1]
+            if first + width == start and run.storage_offset() + width == part.storage_offset():
+                shape = (run.shape[0], width + part.shape[1])
+                runs[-1] = (first, run.as_strided(shape, run.stride()))
+                continue
+        runs.append((start, part))
+    return runs
 
 
 class _Group:

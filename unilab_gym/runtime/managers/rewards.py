@@ -38,7 +38,7 @@ class RewardManager:
         """Unweighted values of this step."""
         self.components = ctx.zeros(len(active))
         """weight x value of this step, per second."""
-        self.sums = ctx.zeros(len(active))
+        self.sums = ctx.carriers.columns(len(active))
         """Sum of weight x value x dt over the running episode."""
         self.reward = ctx.zeros()
         for column, name in enumerate(self.names):
@@ -65,7 +65,6 @@ class RewardManager:
         self.sums.add_(self.components, alpha=self._dt)
 
     def reset(self, mask: Tensor) -> None:
-        """Masked rows start a new sum."""
-        self.sums.masked_fill_(mask.unsqueeze(1), 0.0)
+        """Resets terms with state; the sums are episode carriers."""
         for term in self._terms:
             term.reset(mask)

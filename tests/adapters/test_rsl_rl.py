@@ -1,0 +1,68 @@
+"""The rsl_rl adapter: what goes in and comes out, and what it refuses."""
+
+import dataclasses
+
+import gymnasium as gym
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode
+
+from unilab_gym.adapters.rsl_rl import RslRlVecEnv, rsl_rl_config
+from unilab_gym.errors import ConfigError
+from unilab_gym.registration import owner_config
+
+TASK = "UniLab/Go2JoystickFlat-v0"
+
+
+@pytest.fixture
+def env():
+    made = gym.make_vec(
+        f"unilab_gym:{TASK}", num_envs=3, backend="mujoco", seed=0, max_episode_steps=2
+    )
+    made.reset()
+    yield made
+    made.close()
+
+
+def test_steps_give_every_group_and_time_outs(env):
+    adapter = RslRlVecEnv(env)
+    assert (adapter.num_envs, adapter.num_actions, adapter.max_episode_length) == (3, 12, 2)
+    obs = adapter.get_observations()
+    assert {name: tuple(obs[name].shape) for name in obs.keys()} == {  # noqa: SIM118  (TensorDict)
+        "policy": (3, 49),
+        "critic": (3, 60),
+    }
+    for expected in (False, True):
+        obs, reward, done, extras = adapter.step(torch.zeros(3, 12))
+        assert reward.shape == (3,)
+        assert done.tolist() == [expected] * 3
+        assert extras["time_outs"].tolist() == [expected] * 3
+    assert float(extras["log"]["episode/length"]) == 2.0
+    torch.testing.assert_close(obs["policy"], env.unwrapped.get_observations()["policy"])
+
+
+def test_staggered_starts_move_the_time_limit(env):
+    adapter = RslRlVecEnv(env)
+    adapter.episode_length_buf = torch.tensor([1, 0, 1])
+    assert adapter.episode_length_buf.tolist() == [1, 0, 1]
+    assert adapter.step(torch.zeros(3, 12))[2].tolist() == [True, False, True]
+
+
+def test_another_mode_or_another_env_is_refused(env):
+    env.unwrapped.metadata["autoreset_mode"] = AutoresetMode.NEXT_STEP
+    with pytest.raises(ConfigError, match="SameStep"):
+        RslRlVecEnv(env)
+    with pytest.raises(ConfigError, match="UnilabVectorEnv, got SyncVectorEnv"):
+        RslRlVecEnv(gym.make_vec("CartPole-v1", num_envs=1, vectorization_mode="sync"))
+
+
+def test_config_is_read_whole():
+    algo = owner_config(TASK, "mujoco").algo
+    config = rsl_rl_config(algo, save_interval=7)
+    assert config["actor"]["distribution_cfg"]["init_std"] == 1.0
+    assert config["algorithm"]["desired_kl"] == 0.02
+    assert config["obs_groups"] == {"actor": ["policy"], "critic": ["critic"]}
+    assert config["save_interval"] == 7
+    typo = dataclasses.replace(algo, hyper={**algo.hyper, "gama": 0.9})
+    with pytest.raises(ConfigError, match="'gama'; did you mean 'gamma'"):
+        rsl_rl_config(typo)
