@@ -1,6 +1,6 @@
 """What a step of Go2 costs beside its physics, per environment step, on the CPU.
 
-Time outside `backend.step` with one torch thread, random actions and resets as they come, after a
+Time outside `backend.step` with one torch thread, standard normal actions and resets as they come, after a
 warm-up. After each round of steps comes bare physics from the same states with the same controls:
 `step(nstep=4, stage=VEL)` of a shared `mujoco.batch.Batch` of the same model with the same
 threads, randomized fields and bound outputs.
@@ -78,10 +78,9 @@ def run(num_envs, rounds, steps, warmup, threads=None):
     generator = torch.Generator().manual_seed(0)
     # Staggered starts, so that time limits come as they would in a long training.
     env.episode_length_buf = torch.randint(0, 1000, (num_envs,), generator=generator)
-    high = float(env.single_action_space.high[0])
 
-    def action():
-        return (torch.rand(num_envs, 12, generator=generator) * 2 - 1) * high
+    def action():  # what an untrained policy of initial standard deviation 1 sends
+        return torch.randn(num_envs, 12, generator=generator)
 
     for _ in range(warmup):
         env.step(action())

@@ -163,3 +163,9 @@ def test_only_agreed_files_are_typed_loosely():
             loose.add(path.relative_to(package).as_posix())
     agreed = re.compile(r"backends/mjwarp\.py|render/.*|adapters/.*")
     assert not [name for name in loose if not agreed.fullmatch(name)]
+
+
+def test_readme_has_no_placeholder_and_names_its_two_commands():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not re.search(r"@[A-Z]+@|TODO|FIXME", text)
+    assert "make demo" in text and "make test" in text

@@ -6,9 +6,6 @@ episode. Causes are counted on the device.
 
 from __future__ import annotations
 
-import math
-from typing import cast
-
 import torch
 from torch import Tensor
 
@@ -25,11 +22,6 @@ Legitimate joint speeds stay below 100 rad/s."""
 def fault_names(word: int) -> tuple[str, ...]:
     """Names of the bits that are set, lower case."""
     return tuple(bit.name.lower() for bit in FaultBit if word & bit and bit.name)
-
-
-def _largest(rows: Tensor, out: Tensor | None = None) -> Tensor:
-    """Largest magnitude of each row `[N]`; NaN where a row holds one."""
-    return cast("Tensor", torch.linalg.vector_norm(rows, ord=math.inf, dim=1, out=out))
 
 
 class FaultMonitor:
@@ -63,8 +55,8 @@ class FaultMonitor:
         self._action = torch.zeros(num_envs, device=device)
 
     def begin(self, action: Tensor) -> None:
-        """Looks at a step's raw action `[N, A]`: a maximum norm is finite where all of it is."""
-        _largest(action, out=self._action)
+        """Looks at a step's raw action `[N, A]`: 0 x a is NaN exactly where a is not finite."""
+        torch.sum(action * 0.0, 1, out=self._action)
 
     def finish(self, engine: Tensor, state: Tensor, reward: Tensor) -> None:
         """Completes the word of a step.
@@ -74,7 +66,7 @@ class FaultMonitor:
             state: Positions and velocities `[N, nq + nv]`.
             reward: Rewards `[N]` before faulty rows are cleared.
         """
-        worst = _largest(state)
+        worst = state.abs().amax(1)  # a maximum norm would be five times as slow
         checks = torch.stack((self._action, worst, worst, reward.abs()), 1)
         wrong = (checks < self._limits).logical_not_()
         torch.sum(wrong * self._codes, 1, dtype=torch.int32, out=self.word)

@@ -140,7 +140,7 @@ class _Block:
         self._middle = (lows + spans / 2).to(torch.float32)
         self._words = torch.zeros((n, len(keys)), dtype=torch.int64, device=device)
         self._scratch = torch.zeros_like(self._words)
-        self._ints = torch.zeros((n, 2 * len(keys)), dtype=torch.int32, device=device)
+        self._ints = self._scratch.view(torch.int32)  # shared: less memory passes the cache
         self.values = torch.zeros((n, 2 * len(keys)), dtype=torch.float32, device=device)
         table = torch.tensor(keys, dtype=torch.int64, device=device)
         self._parts = [

@@ -33,11 +33,10 @@ class RewardManager:
             if not term.scalar:
                 raise ConfigError(f"{term.name}: a reward is one number per environment, width=()")
         self.names = tuple(active)
-        self._weights = ctx.tensor([cfg.weight for cfg in active.values()])
+        self._weights = ctx.tensor([cfg.weight * self._dt for cfg in active.values()])
         self.values = ctx.zeros(len(active))
         """Unweighted values of this step."""
-        self.components = ctx.zeros(len(active))
-        """weight x value of this step, per second."""
+        self._step = ctx.zeros(len(active))  # weight x value x dt
         self.sums = ctx.carriers.columns(len(active))
         """Sum of weight x value x dt over the running episode."""
         self.reward = ctx.zeros()
@@ -49,20 +48,24 @@ class RewardManager:
         for term in self._terms:
             check_value(term, self.reward.shape[0])
 
+    @property
+    def components(self) -> Tensor:
+        """The weighted values of this step per second, weight x value, `[N, T]`."""
+        return self._step / self._dt
+
     def compute(self) -> Tensor:
         """The step's reward `[N]`, before faulty rows are cleared."""
         if not self._terms:
             return self.reward
         torch.stack([term() for term in self._terms], 1, out=self.values)
-        torch.mul(self.values, self._weights, out=self.components)
-        torch.sum(self.components, 1, out=self.reward)
-        return self.reward.mul_(self._dt)
+        torch.mul(self.values, self._weights, out=self._step)
+        return torch.sum(self._step, 1, out=self.reward)
 
     def finish(self, bad: Tensor) -> None:
         """Clears faulty rows and adds the step to the sums."""
         self.reward.masked_fill_(bad, 0.0)
-        self.components.masked_fill_(bad.unsqueeze(1), 0.0)
-        self.sums.add_(self.components, alpha=self._dt)
+        self._step.masked_fill_(bad.unsqueeze(1), 0.0)
+        self.sums.add_(self._step)
 
     def reset(self, mask: Tensor) -> None:
         """Resets terms with state; the sums are episode carriers."""
