@@ -1,7 +1,8 @@
 """What a step of Go2 costs beside its physics, per environment step, on the CPU.
 
-Time outside `backend.step` with one torch thread, standard normal actions and resets as they come,
-after a warm-up. After each round of steps comes bare physics from the same states with the same controls:
+Time outside `backend.step` with one torch thread, standard normal actions and resets as they
+come, after a warm-up. After each round of steps comes bare physics from the same states with the
+same controls:
 `step(nstep=4, stage=VEL)` of a shared `mujoco.batch.Batch` of the same model with the same
 threads, randomized fields and bound outputs.
 
