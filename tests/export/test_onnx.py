@@ -1,9 +1,6 @@
 """ONNX export: the file computes what the policy computes, says what it means, harms nothing."""
 
-import contextlib
 import copy
-import importlib.util
-import io
 import json
 import logging
 import random
@@ -12,18 +9,16 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import gymnasium
-import mujoco
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
 import torch
+from helpers.actors import TASK, A, D, make_actor
 from onnx import numpy_helper
 from tensordict import TensorDict
 from torch import nn
 
-import unilab_gym
 from unilab_gym.contract import check_replay, resolve
 from unilab_gym.errors import (
     ConfigError,
@@ -36,9 +31,7 @@ from unilab_gym.export import onnx as onnx_export
 from unilab_gym.export.metadata import csv_metadata
 from unilab_gym.registration import owner_config
 
-TASK = "UniLab/Go2JoystickFlat-v0"
-D, A = 49, 12
-EXAMPLE = Path(unilab_gym.__file__).parents[1] / "examples" / "replay_onnx_only.py"
+REPO = Path(unilab_gym.__file__).parents[1]
 
 CSV_KEYS = {
     "joint_names",
@@ -74,15 +67,6 @@ class RunningNorm(nn.Module):
             self.mean += rate * delta
             self.var += rate * (obs.var(0, keepdim=True, unbiased=False) - self.var)
         return (obs - self.mean) / (self.var.sqrt() + 0.01)
-
-
-def make_actor(seed=0, gain=1.0, width=D):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        net = nn.Sequential(nn.Linear(width, 32), nn.ELU(), nn.Linear(32, A))
-        with torch.no_grad():
-            net[-1].weight.mul_(gain)
-    return net
 
 
 def make_norm():
@@ -171,7 +155,7 @@ def test_one_file_is_all_there_is_and_loads_elsewhere(exported, tmp_path):
 
 def test_no_path_of_this_machine_is_in_the_file(exported):
     content = exported.path.read_bytes()
-    for folder in (Path(torch.__file__).parent, EXAMPLE.parents[1], exported.path.parent):
+    for folder in (Path(torch.__file__).parent, REPO, exported.path.parent):
         assert str(folder).encode() not in content
     assert b"stack_trace" not in content
 
@@ -284,7 +268,7 @@ def test_it_is_quiet_in_a_fresh_process(tmp_path):
         "export_policy(torch.nn.Linear(49, 12), contract, 'fresh.onnx')\n"
     )
     command = [sys.executable, "-W", "error", "-c", script]
-    environment = {"PYTHONPATH": str(EXAMPLE.parents[1]), "OMP_NUM_THREADS": "1"}
+    environment = {"PYTHONPATH": str(REPO), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -447,7 +431,7 @@ def test_loading_needs_neither_onnx_nor_an_engine(exported):
         "from unilab_gym.export import load_policy\n"
         f"print(tuple(load_policy({str(exported.path)!r})(torch.zeros(3, {D})).shape))\n"
     )
-    environment = {"PYTHONPATH": str(EXAMPLE.parents[1])}
+    environment = {"PYTHONPATH": str(REPO)}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120
     )
@@ -520,96 +504,3 @@ def test_an_rsl_rl_runner_exports_its_mean_and_its_normalizer(contract, tmp_path
     assert torch.equal(rsl_rl_actor(model)(obs), rsl_rl_actor(runner)(obs))
     with pytest.raises(ConfigError, match="rsl_rl runner, algorithm or model"):
         rsl_rl_actor(nn.Linear(2, 2))
-
-
-# --- the replay that knows nothing but the file ---------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def example():
-    spec = importlib.util.spec_from_file_location("replay_onnx_only", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def env():
-    env = gymnasium.make_vec(TASK, num_envs=1, backend="mujoco", play=True)
-    env.unwrapped.hold_command("twist", [0.5, -0.1, 0.3])
-    yield env
-    env.close()
-
-
-@pytest.fixture(scope="module")
-def walker(env, tmp_path_factory):
-    """A small random actor, exported from the live environment."""
-    path = tmp_path_factory.mktemp("walker") / "policy.onnx"
-    actor = make_actor(seed=3, gain=3.0)
-    export_policy(actor, env, path)
-    return SimpleNamespace(actor=actor, path=path)
-
-
-def test_a_live_environment_gives_its_contract(walker, contract):
-    """As resolved without one, but for the learner and the noise that `play` takes off."""
-    given = load_policy(walker.path).contract
-    wanted = copy.deepcopy(contract)
-    wanted["network"] = None
-    for term in wanted["observations"]["policy"]["terms"]:
-        term["noise"] = None
-    assert given == wanted
-
-
-def _phase(obs):
-    """The clock's phase, in periods, from the sine and cosine of the first pair of legs."""
-    return float(torch.atan2(obs[0, 45], obs[0, 46])) / (2 * np.pi)
-
-
-def test_a_replay_from_the_file_alone_gives_the_environments_targets(env, walker, example):
-    session, contract = example.load_policy(walker.path)
-    engine = env.unwrapped.runtime
-    data = mujoco.MjData(engine.backend.model)
-    obs, _ = env.reset(seed=5)
-    action, phase, step, ended, worst = np.zeros(A), _phase(obs), 0, 0, 0.0
-    command = np.array([0.5, -0.1, 0.3])
-    for _ in range(200):
-        data.qpos[:], data.qvel[:] = engine.backend.render_state(0)
-        commands = {"twist": command, "gait": example.trot_gait(contract, command, phase, step)}
-        built = example.observation(contract, data, action, commands)
-        np.testing.assert_allclose(built, obs[0].numpy(), atol=2e-5)
-        raw = session.run(["actions"], {"obs": built[None]})[0][0]
-        action, targets = example.joint_targets(contract, raw)
-        with torch.no_grad():
-            obs, _, terminated, truncated, _ = env.step(walker.actor(obs))
-        worst = max(worst, float(np.abs(targets - engine.rt.actions.ctrl[0].numpy()).max()))
-        step += 1
-        if bool(terminated | truncated):
-            action, phase, step, ended = np.zeros(A), _phase(obs), 0, ended + 1
-    assert worst <= 1e-4
-    assert ended > 0  # the comparison went across resets
-
-
-def test_targets_are_clipped_like_the_environments(env, walker, example):
-    session, contract = example.load_policy(walker.path)
-    env.reset(seed=6)
-    huge = 1e3 * torch.randn(1, D, generator=torch.Generator().manual_seed(4))
-    raw = session.run(["actions"], {"obs": huge.numpy()})[0][0]
-    assert np.abs(raw).max() > 4.0
-    _, targets = example.joint_targets(contract, raw)
-    env.step(torch.from_numpy(raw[None]))
-    engine = env.unwrapped.runtime
-    np.testing.assert_allclose(targets, engine.rt.actions.ctrl[0].numpy(), atol=1e-4)
-
-
-def test_the_example_runs(walker, contract, example, tmp_path, monkeypatch):
-    path = tmp_path / "policy.onnx"
-    export_policy(walker.actor, contract, path)
-    out = io.StringIO()
-    monkeypatch.setattr(
-        sys, "argv", ["replay", str(path), "--seconds", "1", "--command", "0.5", "0", "0"]
-    )
-    with contextlib.redirect_stdout(out):
-        example.main()
-    lines = out.getvalue().splitlines()
-    assert [line.split()[0] for line in lines] == ["walked", "vx", "vy", "wz"]
-    assert "command +0.50" in lines[1]
