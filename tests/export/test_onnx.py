@@ -31,7 +31,7 @@ from unilab_gym.export import onnx as onnx_export
 from unilab_gym.export.metadata import csv_metadata
 from unilab_gym.registration import owner_config
 
-REPO = Path(unilab_gym.__file__).parents[1]
+REPO = Path(__file__).resolve().parents[2]
 
 CSV_KEYS = {
     "joint_names",
