@@ -151,9 +151,9 @@ class _Tally:
         alive = self.alive
         self._length += alive
         self._returns += torch.where(alive, state.reward, 0.0)
-        values = self._manager.step_values
-        self._sums += torch.where(alive.unsqueeze(1), values, 0.0).sum(0)
-        self._events.append(torch.where(alive.unsqueeze(1), values, 0.0))
+        values = torch.where(alive.unsqueeze(1), self._manager.step_values, 0.0)
+        self._sums += values.sum(0)
+        self._events.append(values)
         self._reached |= alive & state.truncated
         self.alive = alive & ~(state.terminated | state.truncated)
 

@@ -74,11 +74,10 @@ def _merge(parts: list[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
 class _Group:
     """One observation group."""
 
-    def __init__(self, ctx: BuildContext, name: str, cfg: ObservationGroupCfg) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.terms: list[ObservationTermInfo] = []
         self.keys: list[str] = []
-        self.bound: list[BoundTerm] = []
         self.width = 0
 
     def finish(self, ctx: BuildContext, cfg: ObservationGroupCfg) -> None:
@@ -133,7 +132,7 @@ class ObservationManager:
         for group_name, cfg in groups.items():
             if not cfg.terms:
                 raise ConfigError(f"observations/{group_name}: a group needs at least one term")
-            group = _Group(ctx, group_name, cfg)
+            group = _Group(group_name)
             for name, term_cfg in cfg.terms.items():
                 key = f"{func_name(term_cfg.func)}({to_dict(term_cfg.params)})"
                 if key not in self._terms:
