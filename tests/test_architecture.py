@@ -17,7 +17,7 @@ PACKAGE = Path(unilab_gym.__file__).resolve().parent
 
 FLOORS = (
     r"errors",
-    r"math|model_index|config|assets|registration|io(\..*)?",
+    r"math|model_index|serialize|config|assets|registration|io(\..*)?",
     r"backends\.base",
     r"scene|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
     r"|runtime\.(command_term|event_term)|motion|motion\.(clip|convert|library|sampler)",

@@ -8,28 +8,47 @@ changes a config. Terms are named by their function or class; `to_dict` stores `
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import math
-import types
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
+from typing import Any, Literal
 
 from unilab_gym.errors import ConfigError, near
+from unilab_gym.serialize import (
+    TermFunc,
+    apply_overrides,
+    freeze,
+    from_dict,
+    func_name,
+    load_func,
+    to_dict,
+)
 
-T = TypeVar("T")
-TermFunc = Callable[..., Any]
-
-
-def _freeze(value: Any) -> Any:
-    """Lists become tuples, at any depth, so that a config equals its JSON round trip."""
-    if isinstance(value, (list, tuple)):
-        return tuple(_freeze(item) for item in cast("list[Any]", value))
-    if isinstance(value, Mapping):
-        items = cast("Mapping[Any, Any]", value).items()
-        return {str(key): _freeze(item) for key, item in items}
-    return value
+__all__ = [
+    "ActionTermCfg",
+    "AlgoCfg",
+    "CommandTermCfg",
+    "EnvCfg",
+    "EventTermCfg",
+    "MetricTermCfg",
+    "NetworkCfg",
+    "ObservationGroupCfg",
+    "ObservationTermCfg",
+    "OwnerCfg",
+    "RewardTermCfg",
+    "SceneCfg",
+    "SimCfg",
+    "TermCfg",
+    "TermFunc",
+    "TerminationTermCfg",
+    "TrainingCfg",
+    "UniformNoiseCfg",
+    "apply_overrides",
+    "from_dict",
+    "func_name",
+    "load_func",
+    "to_dict",
+]
 
 
 def _one_of(what: str, value: str, options: tuple[str, ...]) -> None:
@@ -54,7 +73,7 @@ class TermCfg:
         """
         if not callable(self.func):
             raise ConfigError(f"func must be a term function or class, got {self.func!r}")
-        object.__setattr__(self, "params", _freeze(self.params))
+        object.__setattr__(self, "params", freeze(self.params))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,8 +112,8 @@ class ObservationTermCfg(TermCfg):
             ConfigError: If `clip` is not (low, high).
         """
         super().__post_init__()
-        object.__setattr__(self, "clip", _freeze(self.clip))
-        object.__setattr__(self, "scale", _freeze(self.scale))
+        object.__setattr__(self, "clip", freeze(self.clip))
+        object.__setattr__(self, "scale", freeze(self.scale))
         if self.clip is not None and not (len(self.clip) == 2 and self.clip[0] <= self.clip[1]):
             raise ConfigError(f"clip must be (low, high), got {self.clip}")
 
@@ -154,7 +173,7 @@ class EventTermCfg(TermCfg):
         """
         super().__post_init__()
         _one_of("mode", self.mode, ("startup", "reset", "interval"))
-        object.__setattr__(self, "interval_s", _freeze(self.interval_s))
+        object.__setattr__(self, "interval_s", freeze(self.interval_s))
         if (self.mode == "interval") != (self.interval_s is not None):
             raise ConfigError(f"interval_s goes with mode 'interval' only, got {self.mode!r}")
         if self.interval_s is not None and not 0 < self.interval_s[0] <= self.interval_s[1]:
@@ -330,8 +349,8 @@ class AlgoCfg:
 
     def __post_init__(self) -> None:
         """Freezes the mappings."""
-        object.__setattr__(self, "obs_groups", _freeze(self.obs_groups))
-        object.__setattr__(self, "hyper", _freeze(self.hyper))
+        object.__setattr__(self, "obs_groups", freeze(self.obs_groups))
+        object.__setattr__(self, "hyper", freeze(self.hyper))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,197 +377,3 @@ class OwnerCfg:
     env: EnvCfg
     algo: AlgoCfg = field(default_factory=AlgoCfg)
     training: TrainingCfg = field(default_factory=TrainingCfg)
-
-
-# --- plain data -----------------------------------------------------------------------------
-
-
-def func_name(func: TermFunc) -> str:
-    """`module:qualname` of a term.
-
-    Raises:
-        ConfigError: If the name would not lead back to it (a lambda, a local function).
-    """
-    module, qualname = getattr(func, "__module__", None), getattr(func, "__qualname__", "")
-    if not module or not qualname or "<" in qualname:
-        raise ConfigError(f"term {func!r} needs an importable name: define it at module level")
-    return f"{module}:{qualname}"
-
-
-def load_func(name: str) -> TermFunc:
-    """The term that `func_name` named.
-
-    Raises:
-        ConfigError: If the module or the name is not there.
-    """
-    module_name, _, qualname = name.partition(":")
-    try:
-        target: Any = importlib.import_module(module_name)
-    except (ImportError, ValueError, TypeError) as error:  # an empty or relative name
-        raise ConfigError(f"term {name!r}: cannot import {module_name!r}: {error}") from error
-    for part in qualname.split("."):
-        if not hasattr(target, part):
-            raise ConfigError(f"term {name!r}: {module_name} has no {near(part, dir(target))}")
-        target = getattr(target, part)
-    return cast("TermFunc", target)
-
-
-def to_dict(value: Any) -> Any:
-    """Plain JSON types: mappings, lists, numbers, text, booleans, None.
-
-    Raises:
-        ConfigError: If a value has no plain form; the message holds its path.
-    """
-    return _encode(value, "")
-
-
-def _encode(value: Any, path: str) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {
-            item.name: _encode(getattr(value, item.name), f"{path}.{item.name}".lstrip("."))
-            for item in dataclasses.fields(value)
-        }
-    if isinstance(value, Mapping):
-        items = cast("Mapping[Any, Any]", value).items()
-        return {str(key): _encode(item, f"{path}.{key}".lstrip(".")) for key, item in items}
-    if isinstance(value, (list, tuple)):
-        sequence = cast("list[Any]", value)
-        return [_encode(item, f"{path}[{number}]") for number, item in enumerate(sequence)]
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    if callable(value):
-        return func_name(value)
-    raise ConfigError(f"{path}: {type(value).__name__} {value!r} has no plain form")
-
-
-def from_dict(cls: type[T], data: Mapping[str, Any]) -> T:
-    """The inverse of `to_dict`.
-
-    Raises:
-        ConfigError: On an unknown or missing key or a value of the wrong kind, with its path.
-    """
-    return cast("T", _decode(cls, data, ""))
-
-
-def _decode_dataclass(cls: Any, data: Any, path: str) -> Any:
-    if not isinstance(data, Mapping):
-        raise ConfigError(f"{path or cls.__name__}: expected a mapping, got {data!r}")
-    mapping = cast("Mapping[str, Any]", data)
-    hints = typing.get_type_hints(cls)
-    fields = {item.name: item for item in dataclasses.fields(cls)}
-    for key in mapping:
-        if key not in fields:
-            where = f"{path}: " if path else ""
-            raise ConfigError(f"{where}unknown key {near(key, fields)}")
-    kwargs = {
-        key: _decode(hints[key], value, f"{path}.{key}".lstrip("."))
-        for key, value in mapping.items()
-    }
-    missing = [
-        name
-        for name, item in fields.items()
-        if name not in kwargs
-        and item.default is dataclasses.MISSING
-        and item.default_factory is dataclasses.MISSING
-    ]
-    if missing:
-        raise ConfigError(f"{path or cls.__name__}: missing {', '.join(missing)}")
-    return cls(**kwargs)
-
-
-def _decode(hint: Any, value: Any, path: str) -> Any:
-    origin = get_origin(hint)
-    if hint is Any:
-        return _freeze(value)
-    if origin in (Union, types.UnionType):
-        return _decode_union(hint, value, path)
-    if dataclasses.is_dataclass(hint):
-        return _decode_dataclass(hint, value, path)
-    if origin is Literal:
-        if value not in get_args(hint) or isinstance(value, bool):
-            raise ConfigError(f"{path}: {near(str(value), map(str, get_args(hint)))}")
-        return value
-    if origin is tuple:
-        return _decode_tuple(hint, value, path)
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"{path}: expected a mapping, got {value!r}")
-        items = cast("Mapping[str, Any]", value).items()
-        return {key: _decode(get_args(hint)[1], item, f"{path}.{key}") for key, item in items}
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Callable):
-        return load_func(value) if isinstance(value, str) else value
-    return _decode_scalar(hint, value, path)
-
-
-def _decode_union(hint: Any, value: Any, path: str) -> Any:
-    options = get_args(hint)
-    if value is None and types.NoneType in options:
-        return None
-    problems: list[str] = []
-    for option in options:
-        if option is types.NoneType:
-            continue
-        try:
-            return _decode(option, value, path)
-        except ConfigError as error:
-            problems.append(str(error))
-    raise ConfigError(problems[0])
-
-
-def _decode_tuple(hint: Any, value: Any, path: str) -> Any:
-    if not isinstance(value, (list, tuple)):
-        raise ConfigError(f"{path}: expected a list, got {value!r}")
-    items = cast("list[Any]", value)
-    args = get_args(hint)
-    if len(args) == 2 and args[1] is Ellipsis:
-        return tuple(_decode(args[0], item, f"{path}[{i}]") for i, item in enumerate(items))
-    if len(items) != len(args):
-        raise ConfigError(f"{path}: expected {len(args)} entries, got {len(items)}")
-    return tuple(
-        _decode(a, item, f"{path}[{i}]")
-        for i, (a, item) in enumerate(zip(args, items, strict=True))
-    )
-
-
-def _decode_scalar(hint: Any, value: Any, path: str) -> Any:
-    if hint is bool:
-        good = isinstance(value, bool)
-    elif hint is float:
-        good = isinstance(value, (int, float)) and not isinstance(value, bool)
-    elif hint is int:
-        good = isinstance(value, int) and not isinstance(value, bool)
-    elif hint is str:
-        good = isinstance(value, str)
-    else:
-        raise ConfigError(f"{path}: no rule to read a {hint}")
-    if not good:
-        raise ConfigError(f"{path}: expected {hint.__name__}, got {type(value).__name__} {value!r}")
-    return value
-
-
-def apply_overrides(cfg: T, overrides: Mapping[str, Any]) -> T:
-    """A copy of a config with values replaced by dotted path.
-
-    Args:
-        cfg: Any config dataclass.
-        overrides: For example `{"episode_length_s": 5.0, "rewards.alive.weight": 2.0}`.
-
-    Raises:
-        ConfigError: If a path leads nowhere (with near candidates) or a value does not fit.
-    """
-    data = to_dict(cfg)
-    for path, value in overrides.items():
-        node: Any = data
-        parts = path.split(".")
-        for depth, part in enumerate(parts):
-            where = ".".join(parts[:depth]) or type(cfg).__name__
-            if not isinstance(node, dict) or (
-                part not in node and not (depth == len(parts) - 1 and parts[-2:-1] == ["params"])
-            ):
-                options = cast("dict[str, Any]", node) if isinstance(node, dict) else ()
-                raise ConfigError(f"override {path!r}: {where} has no {near(part, options)}")
-            if depth == len(parts) - 1:
-                node[part] = to_dict(value)
-            else:
-                node = cast("dict[str, Any]", node)[part]
-    return from_dict(type(cfg), data)
