@@ -1,5 +1,6 @@
 """The frame: declared reads only, derived once per boundary, volatile where commands are in it."""
 
+import mujoco
 import pytest
 import torch
 from helpers.probe import CPU, build, probe_cfg, tiny_index, walker_cfg, zero_action
@@ -12,10 +13,13 @@ from unilab_gym.runtime.reads import (
     Command,
     DerivedRead,
     EpisodeStep,
+    GeomPos,
     JointPos,
     JointPosRel,
     JointVel,
     LinVelErrorSq,
+    ProjectedGravity,
+    RootLinVelB,
     RootLinVelW,
     RootQuat,
     Sensor,
@@ -161,7 +165,7 @@ def test_phases_decide_what_a_reset_refreshes():
 def test_the_plan_prints_stages_and_reads(tmp_path):
     env = build(walker_cfg(tmp_path), 1)
     after_step, after_reset, derived, runtime = str(env.read_plan).splitlines()
-    assert after_step.startswith("after a step (stage POS): RootQuat(), ")
+    assert after_step.startswith("after a step (stage POS): RootRot(), ")
     assert "GeomPos(names=('trunk',))" in after_step
     assert after_reset.startswith("after a reset (stage POS): ")
     assert "trunk" not in after_reset  # only observations are computed then
@@ -182,8 +186,7 @@ def test_a_plan_of_counters_reads_nothing_from_the_engine(tmp_path):
 
 
 def test_terms_of_one_step_compute_a_derived_read_once(tmp_path, monkeypatch):
-    from unilab_gym.runtime.reads import RootLinVelB
-
+    monkeypatch.setattr(RootLinVelB, "at_stage", DerivedRead.at_stage)
     calls = counting(monkeypatch, RootLinVelB)
     env = build(walker_cfg(tmp_path), 2)
     env.reset()
@@ -200,3 +203,38 @@ def test_custom_reads_need_their_methods():
     with pytest.raises(NotImplementedError, match="Mine"):
         Mine().requires(tiny_index())
     assert EpisodeStep() == EpisodeStep()
+
+
+@pytest.mark.parametrize("read", [ProjectedGravity(), RootLinVelB()])
+def test_a_rotation_matrix_is_used_where_every_phase_has_one(read):
+    index = tiny_index(floating=True)
+    height = GeomPos(("ball",))
+
+    def fields(**phases):
+        frame = Frame()
+        for name, wanted in phases.items():
+            frame.declare({"read": read, "height": height}[name], wanted, index, CPU)
+        plan = frame.plan()
+        return {item.field for item in (*plan.engine.step, *plan.engine.reset)}, plan.engine
+
+    alone, plan = fields(read=("step", "reset"))
+    assert "xmat" not in alone and plan.step_stage == plan.reset_stage == Stage.NONE
+    half, plan = fields(read=("step", "reset"), height=("step",))
+    assert "xmat" not in half and plan.reset_stage == Stage.NONE
+    both, plan = fields(read=("step", "reset"), height=("step", "reset"))
+    assert "xmat" in both and not {"xmat", "qpos"} <= both
+    assert plan.step_stage == plan.reset_stage == Stage.POS
+
+
+def test_gravity_and_velocity_are_the_same_from_quaternion_and_matrix():
+    index = tiny_index(floating=True)
+    quat = torch.nn.functional.normalize(torch.randn(50, 4, dtype=torch.float64), dim=1)
+    rotation = torch.empty(50, 9, dtype=torch.float64)
+    for row, q in zip(rotation, quat, strict=True):
+        mujoco.mju_quat2Mat(row.numpy(), q.numpy())
+    rotation = rotation.view(50, 3, 3).float()
+    vel = torch.randn(50, 3)
+    for read, given in ((ProjectedGravity(), ()), (RootLinVelB(), (vel,))):
+        direct = read.build(index, CPU)(quat.float(), *given)
+        matrix = read.at_stage(Stage.POS).build(index, CPU)(rotation, *given)
+        torch.testing.assert_close(direct, matrix, rtol=0, atol=2e-6)

@@ -1,6 +1,8 @@
 """Reads: where they lie in the engine, and derived values against another way to compute them."""
 
+import copy
 import math
+import pickle
 
 import mujoco
 import pytest
@@ -11,10 +13,12 @@ from unilab_gym import math as ugm
 from unilab_gym.errors import ConfigError
 from unilab_gym.model_index import FieldSlice, GeomInfo, Stage
 from unilab_gym.runtime.reads import (
+    Action,
     ActuatorForce,
     AngVelErrorSq,
     BodyPos,
     BodyQuat,
+    Command,
     GeomContact,
     GeomHeight,
     GeomPos,
@@ -228,3 +232,15 @@ def test_gravity_does_not_depend_on_yaw():
     turned = torch.stack((w * a, w * b, z * b, z * a), 1)  # yaw * tilt
     expected = project(tilted[:1]).clone()
     torch.testing.assert_close(project(turned), expected.expand(5, 3), atol=1e-6, rtol=0)
+
+
+def test_equal_reads_are_one_object_however_they_are_written():
+    assert Action() is Action(0) is Action(order=0) is copy.deepcopy(Action(0))
+    read = GeomContact(("a", "b"), margin=0.01)
+    assert read is GeomContact(names=("a", "b"), margin=0.01) is pickle.loads(pickle.dumps(read))
+    assert Command("a") is not Command("b") and Action(1) is not Action(2)
+
+
+def test_a_list_in_a_read_is_refused():
+    with pytest.raises(ConfigError, match=r"JointPos.*write tuples"):
+        JointPos(["a"])

@@ -38,7 +38,9 @@ class FaultMonitor:
         """The word's bits of this step as columns `[N, bits]`."""
         bits = [int(bit) for bit in FaultBit]
         self._bits = torch.tensor(bits, dtype=torch.int32, device=device)
-        self._quarantined = sum(bool(bit & QUARANTINE) for bit in FaultBit)
+        quarantined = sum(bool(bit & QUARANTINE) for bit in FaultBit)
+        self._ending = self.flags[:, :quarantined]
+        self._word_column = self.word.unsqueeze(1)
         # One comparison serves all checks: `checks < limits` holds where nothing is wrong and is
         # false for NaN. A non-finite state fails both of its columns: ABSURD + (NONFINITE -
         # ABSURD) leaves NONFINITE.
@@ -71,6 +73,6 @@ class FaultMonitor:
         wrong = (checks < self._limits).logical_not_()
         torch.sum(wrong * self._codes, 1, dtype=torch.int32, out=self.word)
         self.word.bitwise_or_(engine)
-        torch.ne(self.word.unsqueeze(1) & self._bits, 0, out=self.flags)
-        torch.any(self.flags[:, : self._quarantined], 1, out=self.bad)
+        torch.ne(self._word_column & self._bits, 0, out=self.flags)
+        torch.any(self._ending, 1, out=self.bad)
         self.total.add_(self.flags.sum(0))

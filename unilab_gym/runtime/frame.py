@@ -51,6 +51,7 @@ class Frame:
     def __init__(self) -> None:
         """Starts empty; managers declare reads while they are built."""
         self._slices: dict[EngineRead, FieldSlice] = {}
+        self._declared: dict[Read, set[str]] = {}
         self._phases: dict[Read, set[str]] = {}
         self._derived: dict[DerivedRead, tuple[Callable[..., Tensor], tuple[Read, ...]]] = {}
         self._runtime: dict[RuntimeRead, Tensor] = {}
@@ -67,19 +68,44 @@ class Frame:
         Raises:
             ConfigError: If it names something that the model does not have.
         """
+        self._built_for = (index, device)
+        self._declared.setdefault(read, set()).update(phases)
+        self._follow(read, set(phases), lambda derived: derived)
+
+    def _follow(
+        self, read: Read, phases: set[str], source: Callable[[DerivedRead], DerivedRead]
+    ) -> None:
+        """Notes a read and what its source needs."""
+        index, device = self._built_for
         self._phases.setdefault(read, set()).update(phases)
         if isinstance(read, EngineRead):
             self._slices.setdefault(read, read.resolve(index))
         elif isinstance(read, DerivedRead):
-            needs = read.requires(index)
+            chosen = source(read)
+            needs = chosen.requires(index)
             for need in needs:
-                self.declare(need, phases, index, device)
+                self._follow(need, phases, source)
             if read not in self._derived:
-                self._derived[read] = (read.build(index, device), needs)
+                self._derived[read] = (chosen.build(index, device), needs)
                 if any(isinstance(need, RuntimeRead) or need in self._volatile for need in needs):
                     self._volatile.append(read)
         elif not isinstance(read, RuntimeRead):
             raise ConfigError(f"{read!r} is not a read")
+
+    def _settle(self) -> None:
+        """Takes every derived read from the cheapest source that the stages offer anyway."""
+        phases = self._phases
+
+        def stage(phase: str) -> Stage:
+            slices = self._slices.items()
+            return max((s.stage for r, s in slices if phase in phases[r]), default=Stage.NONE)
+
+        stages = {phase: stage(phase) for phase in ("step", "reset")}
+        self._slices, self._phases, self._derived, self._volatile = {}, {}, {}, []
+        for read, wanted in self._declared.items():
+            self._follow(
+                read, wanted, lambda d: d.at_stage(min(stages[phase] for phase in phases[d]))
+            )
 
     def provide(self, read: RuntimeRead, tensor: Tensor) -> None:
         """A manager offers one of its persistent tensors."""
@@ -87,6 +113,7 @@ class Frame:
 
     def plan(self) -> SceneTensorReadPlan:
         """The plan of every read declared so far."""
+        self._settle()
 
         def pick(phase: str) -> tuple[EngineRead, ...]:
             return tuple(read for read in self._slices if phase in self._phases[read])

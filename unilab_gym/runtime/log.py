@@ -47,6 +47,8 @@ class EpisodeLog:
         """Undiscounted return of the running episode `[N]`."""
         self.length = own[:, 1]
         """Steps since the reset `[N]`: unlike the time limit's counter nobody can set it."""
+        self._own = own
+        self._length_column = own[:, 1:]
         self.packed = ctx.zeros(len(self.names))
         """The columns of this step's boundary, for every row."""
         self._held = torch.zeros(len(self.names) + 1, device=ctx.device)  # the last one: ended
@@ -58,9 +60,8 @@ class EpisodeLog:
         steps = self.length.add_(1.0)
         self.returns.add_(self._rewards.reward)
         parts = (
-            self._rewards.sums / (steps * self._dt).unsqueeze(1),
-            self.returns.unsqueeze(1),
-            steps.unsqueeze(1),
+            self._rewards.sums / (self._length_column * self._dt),
+            self._own,
             self._terminations.flags,
             self._faults.flags,
             self._metrics.episode_values(steps),

@@ -10,9 +10,10 @@ wxyz. `_w` is the world frame, `_b` the root body's.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -24,12 +25,49 @@ from unilab_gym.model_index import FieldSlice, GeomInfo, ModelIndex, Stage
 ALL = (".*",)
 
 
-@dataclass(frozen=True)
-class Read:
-    """Base of every read: equal reads share one tensor."""
+class _Interned(type):
+    """Makes equal reads one object, so that looking one up compares and hashes no fields.
+
+    A step looks up about a hundred reads; with the methods that dataclasses generate that would
+    cost more than the arithmetic of most terms.
+    """
+
+    def __init__(cls, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        cls._by_arguments: dict[Any, Any] = {}
+        cls._by_fields: dict[Any, Any] = {}
+
+    if not TYPE_CHECKING:  # a type checker shall see the fields, not *args
+
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            key = (args, tuple(kwargs.items())) if kwargs else args
+            try:
+                return cls._by_arguments[key]
+            except KeyError:
+                pass
+            except TypeError as error:
+                raise ConfigError(f"{cls.__name__}{args}: write tuples, not lists") from error
+            read = super().__call__(*args, **kwargs)
+            fields = tuple(getattr(read, item.name) for item in dataclasses.fields(read))
+            read = cls._by_fields.setdefault(fields, read)
+            cls._by_arguments[key] = read
+            return read
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Read(metaclass=_Interned):
+    """Base of every read: equal reads are one object and share one tensor.
+
+    Subclasses are decorated with `@dataclass(frozen=True, eq=False)`; fields are hashable.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies and pickles lead back to the one object."""
+        names = (item.name for item in dataclasses.fields(self))
+        return type(self), tuple(getattr(self, name) for name in names)
+
+
+@dataclass(frozen=True, eq=False)
 class EngineRead(Read):
     """Columns of one engine field."""
 
@@ -38,12 +76,12 @@ class EngineRead(Read):
         raise NotImplementedError(type(self).__name__)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RuntimeRead(Read):
     """A tensor that a manager owns."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DerivedRead(Read):
     """A value computed from other reads, at most once per boundary."""
 
@@ -54,6 +92,10 @@ class DerivedRead(Read):
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """A function of the required tensors."""
         raise NotImplementedError(type(self).__name__)
+
+    def at_stage(self, stage: Stage) -> DerivedRead:
+        """The same value from what a refresh of `stage` computes anyway; by default this read."""
+        return self
 
 
 def _blocks(starts: list[int], width: int) -> tuple[int, ...]:
@@ -68,7 +110,7 @@ def _root(index: ModelIndex, read: Read) -> None:
 # --- engine reads ------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class JointPos(EngineRead):
     """Joint positions `[N, J]` in rad or m, in the order of the names' patterns."""
 
@@ -81,7 +123,7 @@ class JointPos(EngineRead):
         return FieldSlice("qpos", columns, (len(columns),), Stage.NONE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class JointVel(EngineRead):
     """Joint velocities `[N, J]` in rad/s or m/s."""
 
@@ -94,7 +136,7 @@ class JointVel(EngineRead):
         return FieldSlice("qvel", columns, (len(columns),), Stage.NONE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RootPos(EngineRead):
     """Root position in the world `[N, 3]`, m."""
 
@@ -104,7 +146,7 @@ class RootPos(EngineRead):
         return FieldSlice("qpos", (0, 1, 2), (3,), Stage.NONE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RootQuat(EngineRead):
     """Root orientation `[N, 4]`, wxyz, body to world."""
 
@@ -114,7 +156,7 @@ class RootQuat(EngineRead):
         return FieldSlice("qpos", (3, 4, 5, 6), (4,), Stage.NONE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RootPose(EngineRead):
     """Root position and orientation `[N, 7]`."""
 
@@ -124,7 +166,7 @@ class RootPose(EngineRead):
         return FieldSlice("qpos", tuple(range(7)), (7,), Stage.NONE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RootLinVelW(EngineRead):
     """Velocity of the root frame's origin in the world `[N, 3]`, m/s."""
 
@@ -134,7 +176,7 @@ class RootLinVelW(EngineRead):
         return FieldSlice("qvel", (0, 1, 2), (3,), Stage.NONE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RootAngVelB(EngineRead):
     """Angular velocity of the root in its own frame `[N, 3]`, rad/s."""
 
@@ -144,7 +186,18 @@ class RootAngVelB(EngineRead):
         return FieldSlice("qvel", (3, 4, 5), (3,), Stage.NONE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class RootRot(EngineRead):
+    """Rotation matrix of the root, body to world, `[N, 3, 3]`."""
+
+    def resolve(self, index: ModelIndex) -> FieldSlice:
+        """Columns of xmat."""
+        _root(index, self)
+        start = 9 * index.bodies[index.root_body]
+        return FieldSlice("xmat", tuple(range(start, start + 9)), (3, 3), Stage.POS)
+
+
+@dataclass(frozen=True, eq=False)
 class BodyPos(EngineRead):
     """Origins of bodies in the world `[N, B, 3]`, m."""
 
@@ -156,7 +209,7 @@ class BodyPos(EngineRead):
         return FieldSlice("xpos", _blocks(starts, 3), (len(starts), 3), Stage.POS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BodyQuat(EngineRead):
     """Orientations of bodies `[N, B, 4]`, wxyz."""
 
@@ -168,7 +221,7 @@ class BodyQuat(EngineRead):
         return FieldSlice("xquat", _blocks(starts, 4), (len(starts), 4), Stage.POS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GeomPos(EngineRead):
     """Centres of geoms in the world `[N, K, 3]`, m."""
 
@@ -180,7 +233,7 @@ class GeomPos(EngineRead):
         return FieldSlice("geom_xpos", _blocks(starts, 3), (len(starts), 3), Stage.POS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GeomUp(EngineRead):
     """The world's z axis seen from geoms `[N, K, 3]`: the third row of each rotation matrix."""
 
@@ -192,7 +245,7 @@ class GeomUp(EngineRead):
         return FieldSlice("geom_xmat", _blocks(starts, 3), (len(starts), 3), Stage.POS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SitePos(EngineRead):
     """Sites in the world `[N, K, 3]`, m."""
 
@@ -204,7 +257,7 @@ class SitePos(EngineRead):
         return FieldSlice("site_xpos", _blocks(starts, 3), (len(starts), 3), Stage.POS)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sensor(EngineRead):
     """One named sensor `[N, d]`, in the sensor's unit."""
 
@@ -219,7 +272,7 @@ class Sensor(EngineRead):
         return FieldSlice("sensordata", columns, (info.dim,), info.stage)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sensors(EngineRead):
     """Several sensors of one width as one block `[N, K, d]`."""
 
@@ -237,7 +290,7 @@ class Sensors(EngineRead):
         return FieldSlice("sensordata", columns, (len(infos), width), stage)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ActuatorForce(EngineRead):
     """Actuator forces of the last substep `[N, A]`, N m or N; 0 in rows just reset."""
 
@@ -246,7 +299,7 @@ class ActuatorForce(EngineRead):
         return FieldSlice("actuator_force", tuple(range(index.nu)), (index.nu,), Stage.ACC)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class JointAcc(EngineRead):
     """Joint accelerations of the last substep `[N, J]`, rad/s^2; 0 in rows just reset."""
 
@@ -262,7 +315,7 @@ class JointAcc(EngineRead):
 # --- derived reads -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ProjectedGravity(DerivedRead):
     """Unit gravity in the root frame `[N, 3]`: R^T (0, 0, -1), independent of yaw."""
 
@@ -271,11 +324,27 @@ class ProjectedGravity(DerivedRead):
         return (RootQuat(),)
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
-        """Five operations."""
+        """Six operations."""
         return ugm.GravityProjector(device)
 
+    def at_stage(self, stage: Stage) -> DerivedRead:
+        """Minus the third row of the root's rotation matrix, once there are matrices."""
+        return _GravityFromRotation() if stage >= Stage.POS else self
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
+class _GravityFromRotation(DerivedRead):
+    def requires(self, index: ModelIndex) -> tuple[Read, ...]:
+        return (RootRot(),)
+
+    def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
+        def gravity(rotation: Tensor) -> Tensor:
+            return rotation[:, 2].neg()
+
+        return gravity
+
+
+@dataclass(frozen=True, eq=False)
 class RootLinVelB(DerivedRead):
     """Velocity of the root frame's origin in the root frame `[N, 3]`, m/s."""
 
@@ -287,8 +356,24 @@ class RootLinVelB(DerivedRead):
         """R^T v."""
         return ugm.quat_rotate_inverse
 
+    def at_stage(self, stage: Stage) -> DerivedRead:
+        """Two operations with the root's rotation matrix, once there are matrices."""
+        return _LinVelFromRotation() if stage >= Stage.POS else self
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
+class _LinVelFromRotation(DerivedRead):
+    def requires(self, index: ModelIndex) -> tuple[Read, ...]:
+        return (RootRot(), RootLinVelW())
+
+    def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
+        def velocity(rotation: Tensor, vel: Tensor) -> Tensor:
+            return (rotation * vel.unsqueeze(2)).sum(1)
+
+        return velocity
+
+
+@dataclass(frozen=True, eq=False)
 class JointPosRel(DerivedRead):
     """Joint positions minus the default pose `[N, J]`, rad or m."""
 
@@ -309,7 +394,7 @@ class JointPosRel(DerivedRead):
         return relative
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GeomHeight(DerivedRead):
     """Height of the lowest point of each geom over the ground plane z = 0, `[N, K]`, m.
 
@@ -376,7 +461,7 @@ def _minkowski_parts(info: GeomInfo) -> tuple[float, _AXES, _AXES]:
     return table[info.kind]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GeomContact(DerivedRead):
     """Whether geoms touch flat ground, `[N, K]` bool: lowest point below `margin` m.
 
@@ -402,7 +487,7 @@ class GeomContact(DerivedRead):
 # --- runtime reads -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Command(RuntimeRead):
     """A command's value `[N, d]`, or one of its named parts."""
 
@@ -410,33 +495,33 @@ class Command(RuntimeRead):
     part: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Action(RuntimeRead):
     """The clamped action `[N, A]`: order 0 this step's, 1 and 2 the ones before."""
 
     order: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EpisodeStep(RuntimeRead):
     """Control steps since the reset, `[N]` int64."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Terminated(RuntimeRead):
     """Whether a termination term fired in this step, `[N]` bool."""
 
     term: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RewardSum(RuntimeRead):
     """Sum of weight x value x dt of a reward term over the running episode, `[N]`."""
 
     term: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LinVelErrorSq(DerivedRead):
     """|c_xy - v_xy|^2 in the root frame, of a velocity command (x, y, yaw), `[N]`, m^2/s^2."""
 
@@ -455,7 +540,7 @@ class LinVelErrorSq(DerivedRead):
         return error
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AngVelErrorSq(DerivedRead):
     """(c_yaw - w_z)^2 in the root frame, of a velocity command (x, y, yaw), `[N]`, rad^2/s^2."""
 

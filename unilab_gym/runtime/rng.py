@@ -141,6 +141,7 @@ class _Block:
         self._words = torch.zeros((n, len(keys)), dtype=torch.int64, device=device)
         self._scratch = torch.zeros_like(self._words)
         self._ints = self._scratch.view(torch.int32)  # shared: less memory passes the cache
+        self._halves = self._words.view(torch.int32)
         self.values = torch.zeros((n, 2 * len(keys)), dtype=torch.float32, device=device)
         table = torch.tensor(keys, dtype=torch.int64, device=device)
         self._parts = [
@@ -151,12 +152,12 @@ class _Block:
         for stream in itertools.chain.from_iterable(self.streams):
             stream.values = self.values[:, stream.start : stream.start + stream.width]
 
-    def draw(self, mixed: Tensor) -> None:
-        """Fills the block from first-level words `[N, counters]`."""
+    def draw(self, mixed: tuple[Tensor, ...]) -> None:
+        """Fills the block from the first-level words of each counter, `[N, 1]`."""
         for counter, keys, words in self._parts:
-            torch.add(mixed[:, counter : counter + 1], keys, out=words)
+            torch.add(mixed[counter], keys, out=words)
         _mix64_(self._words, self._scratch)
-        torch.bitwise_right_shift(self._words.view(torch.int32), 8, out=self._ints)
+        torch.bitwise_right_shift(self._halves, 8, out=self._ints)
         torch.mul(self._ints, self._scale, out=self.values)
         self.values.add_(self._middle)
 
@@ -174,7 +175,9 @@ class ManagerRng:
         self.keys = torch.zeros((num_envs, 1), dtype=torch.int64, device=device)
         self.counters = torch.zeros((num_envs, 2), dtype=torch.int64, device=device)
         """Column 0: (episode, draw); column 1: (episode + 1, 0)."""
+        self._running, self._following = self.counters.unbind(1)
         self._mixed = torch.zeros_like(self.counters)
+        self._mixed_columns = (self._mixed[:, :1], self._mixed[:, 1:])
         self._mixed_scratch = torch.zeros_like(self.counters)
         self._block = _Block(num_envs, device, counters=2)
         self._startup = _Block(num_envs, device, counters=1)
@@ -238,9 +241,10 @@ class ManagerRng:
         self._startup.build()
         self._built = True
 
-    def _mix_counters(self, counters: Tensor) -> Tensor:
+    def _mix_counters(self, counters: Tensor) -> tuple[Tensor, ...]:
         torch.mul(counters, _signed(_GOLDEN), out=self._mixed)
-        return _mix64_(self._mixed.add_(self.keys), self._mixed_scratch)
+        _mix64_(self._mixed.add_(self.keys), self._mixed_scratch)
+        return self._mixed_columns
 
     def draw(self) -> None:
         """Fills every step and reset stream from the current counters."""
@@ -254,13 +258,12 @@ class ManagerRng:
 
     def advance(self) -> None:
         """A step of the running episode has begun."""
-        self.counters[:, 0].add_(1)
+        self._running.add_(1)
 
     def start_episode(self, mask: Tensor) -> None:
         """Masked rows enter their next episode: (episode + 1, 0)."""
-        running, following = self.counters[:, 0], self.counters[:, 1]
-        torch.where(mask, following, running, out=running)
-        following.add_(mask, alpha=_EPISODE)
+        torch.where(mask, self._following, self._running, out=self._running)
+        self._following.add_(mask, alpha=_EPISODE)
 
     def set_keys(self, keys: Sequence[int | None], mask: Tensor | None = None) -> None:
         """Gives rows a new key and restarts their counters.

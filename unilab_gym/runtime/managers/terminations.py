@@ -32,9 +32,10 @@ class TerminationManager:
             if not term.scalar:
                 raise ConfigError(f"{term.name}: a termination is one flag, width=()")
         self.names = tuple(name for name, _ in ordered)
-        self._failures = sum(not cfg.time_out for _, cfg in ordered)
+        failures = sum(not cfg.time_out for _, cfg in ordered)
         self.flags = ctx.zeros(len(ordered), dtype=torch.bool)
         """Which terms fired in this step `[N, T]`."""
+        self._failures, self._limits = self.flags[:, :failures], self.flags[:, failures:]
         self.terminated = ctx.zeros(dtype=torch.bool)
         self.truncated = ctx.zeros(dtype=torch.bool)
         self.done = ctx.zeros(dtype=torch.bool)
@@ -50,8 +51,8 @@ class TerminationManager:
         """Evaluates every term at this boundary."""
         if self._terms:
             torch.stack([term() for term in self._terms], 1, out=self.flags)
-        torch.any(self.flags[:, : self._failures], 1, out=self.terminated)
-        torch.any(self.flags[:, self._failures :], 1, out=self.truncated)
+        torch.any(self._failures, 1, out=self.terminated)
+        torch.any(self._limits, 1, out=self.truncated)
 
     def finish(self, bad: Tensor) -> None:
         """Faulty rows terminate; the flags become exclusive."""
