@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unilab_gym.registration import register, task_ids
+from unilab_gym.registration import list_tasks, register, task_ids
 
 if TYPE_CHECKING:
     from unilab_gym.evaluation import EvalReport, evaluate
@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-__all__ = ["EvalReport", "UnilabVectorEnv", "__version__", "evaluate", "make", "task_ids"]
+__all__ = [
+    "EvalReport",
+    "UnilabVectorEnv",
+    "__version__",
+    "evaluate",
+    "list_tasks",
+    "make",
+    "task_ids",
+]
 
 _LAZY = {
     "EvalReport": "unilab_gym.evaluation",
