@@ -19,7 +19,7 @@ FLOORS = (
     r"errors",
     r"math|model_index|serialize|config|assets|registration|io(\..*)?",
     r"backends\.base",
-    r"scene|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
+    r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
     r"|runtime\.(command_term|event_term)|motion|motion\.(clip|convert|library|sampler)",
     r"runtime\.managers(\..*)?|mdp(\..*)?|motion\.command",
     r"runtime\.(log|step|state|env)",

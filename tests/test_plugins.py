@@ -216,7 +216,8 @@ importlib.reload(unilab_gym)
 gymnasium.register_envs(unilab_gym)
 after = dict(os.environ), list(warnings.filters), list(logging.root.handlers)
 heavy = [name for name in ("torch", "mujoco", "warp", "mylab_swing") if name in sys.modules]
-print(json.dumps([before == after, heavy, list(unilab_gym.task_ids()), len(gymnasium.registry) - count]))
+count = len(gymnasium.registry) - count
+print(json.dumps([before == after, heavy, list(unilab_gym.task_ids()), count]))
 """
 
 

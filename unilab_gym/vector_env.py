@@ -29,7 +29,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from unilab_gym.backends import create_backend, resolve_backend
+from unilab_gym.backends import create_backend, refuse_idle, resolve_backend
 from unilab_gym.backends.base import BackendSpec
 from unilab_gym.config import EnvCfg, apply_overrides
 from unilab_gym.errors import ConfigError, UnsupportedCapabilityError, near
@@ -60,7 +60,8 @@ def make(
         device: None takes CUDA if there is a GPU, else the CPU.
         backend: "auto", "mujoco" or "mjwarp".
         play: Without noise, randomization and pushes.
-        overrides: `{dotted path: value}` on the config.
+        overrides: `{dotted path: value}` on the config. A setting that only the other engine reads
+            is refused here; a config may hold those of both.
         **surface: Keyword arguments of `UnilabVectorEnv`.
 
     Raises:
@@ -75,6 +76,7 @@ def make(
         if not isinstance(cast("Any", overrides), Mapping):
             raise ConfigError(f"overrides must be {{dotted path: value}}, got {overrides!r}")
         cfg = apply_overrides(cfg, overrides)
+        refuse_idle(overrides, name)
     if play:
         cfg = cfg.for_play()
     return UnilabVectorEnv(cfg, num_envs, backend=name, device=resolved, **surface)
