@@ -14,7 +14,8 @@ from unilab_gym.registration import register, task_ids
 
 if TYPE_CHECKING:
     from unilab_gym.evaluation import EvalReport, evaluate
-    from unilab_gym.vector_env import UnilabVectorEnv, make
+    from unilab_gym.factory import make
+    from unilab_gym.vector_env import UnilabVectorEnv
 
 __version__ = "0.1.0"
 
@@ -24,7 +25,7 @@ _LAZY = {
     "EvalReport": "unilab_gym.evaluation",
     "UnilabVectorEnv": "unilab_gym.vector_env",
     "evaluate": "unilab_gym.evaluation",
-    "make": "unilab_gym.vector_env",
+    "make": "unilab_gym.factory",
 }
 
 register()

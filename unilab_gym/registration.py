@@ -75,6 +75,6 @@ def register() -> None:
             continue
         gymnasium.register(
             id=task_id,
-            vector_entry_point="unilab_gym.vector_env:make_vector_env",
+            vector_entry_point="unilab_gym.factory:make_vector_env",
             kwargs={"task": task_id},
         )
