@@ -75,6 +75,7 @@ def register() -> None:
             continue
         gymnasium.register(
             id=task_id,
+            entry_point="unilab_gym.single_env:UnilabSingleEnv",
             vector_entry_point="unilab_gym.factory:make_vector_env",
             kwargs={"task": task_id},
         )

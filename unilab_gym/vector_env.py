@@ -23,11 +23,13 @@ import dataclasses
 import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Literal, cast
 
 import gymnasium
 import numpy as np
 import torch
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
@@ -54,6 +56,8 @@ from unilab_gym.vector_modes import EndedRows, to_mode
 
 _RESET_OPTIONS = ("reset_mask",)
 """Keys of `reset(options=...)`."""
+_PER_ROW = ("episode_length_buf",)
+"""Attributes of which each environment has its own value."""
 
 
 class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
@@ -91,11 +95,13 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
     """
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
+    _spec: EnvSpec | None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> UnilabVectorEnv:
         """Keeps the arguments, for `pickle` and `copy.deepcopy`."""
         self = super().__new__(cls)
         self._arguments = (args, kwargs)
+        self._spec = None
         return self
 
     def __reduce__(self) -> tuple[Callable[..., UnilabVectorEnv], tuple[Any, ...]]:
@@ -218,6 +224,18 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
     def action_space(self) -> gymnasium.Space[Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Batched actions; made when first asked for."""
         return batch_space(self.single_action_space, self.num_envs)
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """What `make_vec` made it from; `gymnasium.make_vec(env.spec)` makes another."""
+        return self._spec
+
+    @spec.setter
+    def spec(self, spec: EnvSpec | None) -> None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        if spec is not None:  # the enum and torch's device have no JSON form, their values do
+            spec = deepcopy(spec)
+            spec.kwargs = {name: _plain(value) for name, value in spec.kwargs.items()}
+        self._spec = spec
 
     # --- Gymnasium ---------------------------------------------------------------------------
 
@@ -388,16 +406,18 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         return (result,) * self.num_envs
 
     def get_attr(self, name: str) -> tuple[Any, ...]:
-        """An attribute, N times."""
-        return (getattr(self, name),) * self.num_envs
+        """An attribute, N times; of `episode_length_buf` each environment's own."""
+        value = getattr(self, name)
+        return tuple(value) if name in _PER_ROW else (value,) * self.num_envs
 
     def set_attr(self, name: str, values: Any) -> None:
-        """Sets an attribute from one value or N equal ones.
+        """Sets an attribute from one value or N equal ones; `episode_length_buf` from any N.
 
         Raises:
             ConfigError: If N values are given and differ: there is one runtime for all.
         """
-        if isinstance(values, (list, tuple)) and len(cast("Any", values)) == self.num_envs:
+        listed = isinstance(values, (list, tuple)) and name not in _PER_ROW
+        if listed and len(cast("Any", values)) == self.num_envs:
             first, *others = cast("Sequence[Any]", values)
             if any(other != first for other in others):
                 raise ConfigError(f"set_attr({name!r}): the environments share it; values differ")
@@ -442,7 +462,10 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         return given.detach().to(device=self.device, dtype=torch.float32)
 
     def _bool_rows(self, what: str, given: Any) -> Tensor:
-        mask = given if isinstance(given, Tensor) else torch.as_tensor(np.asarray(given))
+        try:
+            mask = given if isinstance(given, Tensor) else _as_tensor(given)
+        except (TypeError, ValueError, RuntimeError, BufferError) as error:
+            raise TypeError(f"{what} must be bool, got {type(given).__name__}") from error
         if mask.dtype != torch.bool:
             raise TypeError(f"{what} must be bool, got {mask.dtype}")
         if mask.shape != (self.num_envs,):
@@ -454,6 +477,12 @@ def _rebuild(args: tuple[Any, ...], kwargs: dict[str, Any], spec: Any) -> Unilab
     env = UnilabVectorEnv(*args, **kwargs)
     env.spec = spec
     return env
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, AutoresetMode):
+        return value.value
+    return str(value) if isinstance(value, torch.device) else value
 
 
 def _map(value: Any, change: Callable[[Tensor], Any]) -> Any:
