@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 GROUP = "unilab_gym.tasks"
 """Entry-point group of tasks in other packages."""
 
-_ENTRY_POINT = "unilab_gym.vector_env:make_vector_env"
+_ENTRY_POINT = "unilab_gym.factory:make_vector_env"
 _BACKENDS = ("mujoco", "mjwarp")
 _VALUE = re.compile(r"[\w.]+\s*:\s*[\w.]+")
 
@@ -207,7 +207,12 @@ def register() -> None:
 
 def _register(task_id: str) -> None:
     if task_id not in gymnasium.registry:
-        gymnasium.register(id=task_id, vector_entry_point=_ENTRY_POINT, kwargs={"task": task_id})
+        gymnasium.register(
+            id=task_id,
+            entry_point="unilab_gym.single_env:UnilabSingleEnv",
+            vector_entry_point=_ENTRY_POINT,
+            kwargs={"task": task_id},
+        )
 
 
 def _clash(plugin: _Plugin) -> str:

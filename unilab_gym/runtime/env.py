@@ -109,6 +109,8 @@ class ManagerBasedRlEnv:
         self._single_thread = spec.device.type == "cpu"
         self._closed = False
         self._backend: Backend | None = None
+        self.pending = torch.zeros(self.num_envs, dtype=torch.bool, device=spec.device)
+        """Rows `[N]` that ended and have not begun a new episode (without autoreset)."""
         fields = event_fields(cfg.events)
         with quiet_torch(self._single_thread):
             self._backend = backend(dataclasses.replace(spec, model_fields=fields))
@@ -196,12 +198,16 @@ class ManagerBasedRlEnv:
         """Commands, to hold and release them."""
         return self.rt.commands
 
-    def step(self, action: Tensor, *, autoreset: bool = True) -> TorchEnvState:
+    def step(
+        self, action: Tensor, *, autoreset: bool = True, restart: bool = False
+    ) -> TorchEnvState:
         """One control step of every environment.
 
         Args:
             action: `[N, A]` float32 on this device; not kept, not changed.
             autoreset: Whether rows that end start a new episode within this step.
+            restart: Whether rows that ended in the step before start a new episode in this one,
+                whatever their action and physics: reward 0, no flag. Goes with autoreset False.
 
         Returns:
             The published state: carriers that the next call overwrites.
@@ -218,11 +224,17 @@ class ManagerBasedRlEnv:
                 f"{tuple(action.shape)} on {action.device}"
             )
         with quiet_torch(self._single_thread):
-            advance(self.rt, action)
+            advance(self.rt, action, self.pending if restart else None)
             for name, buffer in self.rt.observations.buffers.items():
                 self._final[name].copy_(buffer)
+            done = self.rt.terminations.done
             if autoreset:
-                masked_reset(self.rt, self.rt.terminations.done)
+                masked_reset(self.rt, done)
+            elif restart:
+                masked_reset(self.rt, self.pending)
+                self.pending.copy_(done)
+            else:
+                self.pending.logical_or_(done)
             if self._on_fault == "raise":  # the step is complete: who catches it can go on
                 self._raise_faults()
         return self.state
@@ -268,6 +280,7 @@ class ManagerBasedRlEnv:
                 self._needs_startup &= mask is not None
             self.rt.rng.draw()
             masked_reset(self.rt, self._mask)
+            self.pending.masked_fill_(self._mask, False)
         return self.state
 
     def _raise_faults(self) -> None:

@@ -60,19 +60,24 @@ class FaultMonitor:
         """Looks at a step's raw action `[N, A]`: 0 x a is NaN exactly where a is not finite."""
         torch.sum(action * 0.0, 1, out=self._action)
 
-    def finish(self, engine: Tensor, state: Tensor, reward: Tensor) -> None:
+    def finish(
+        self, engine: Tensor, state: Tensor, reward: Tensor, ignore: Tensor | None = None
+    ) -> None:
         """Completes the word of a step.
 
         Args:
             engine: The backend's bits `[N]` int32.
             state: Positions and velocities `[N, nq + nv]`.
             reward: Rewards `[N]` before faulty rows are cleared.
+            ignore: Rows `[N]` bool whose step does not count, or None.
         """
         worst = state.abs().amax(1)  # a maximum norm would be five times as slow
         checks = torch.stack((self._action, worst, worst, reward.abs()), 1)
         wrong = (checks < self._limits).logical_not_()
         torch.sum(wrong * self._codes, 1, dtype=torch.int32, out=self.word)
         self.word.bitwise_or_(engine)
+        if ignore is not None:
+            self.word.masked_fill_(ignore, 0)
         torch.ne(self._word_column & self._bits, 0, out=self.flags)
         torch.any(self._ending, 1, out=self.bad)
         self.total.add_(self.flags.sum(0))

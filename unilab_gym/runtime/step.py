@@ -48,8 +48,14 @@ class Runtime:
     episode_step: Tensor  # [N] int64
 
 
-def advance(rt: Runtime, action: Tensor) -> None:
-    """Physics and everything computed at Frame A, up to the terminal observation."""
+def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
+    """Physics and everything computed at Frame A, up to the terminal observation.
+
+    Rows in `restart` `[N]` bool ended before and begin anew after this step: no action, reward 0,
+    no flag, no fault. `Terminated` still says there what ended them, for their reset to read.
+    """
+    if restart is not None:
+        action = action.masked_fill(restart.unsqueeze(1), 0.0)
     rt.rng.advance()
     rt.rng.draw()
     rt.faults.begin(action)
@@ -59,11 +65,12 @@ def advance(rt: Runtime, action: Tensor) -> None:
     rt.frame.advance()  # Frame A holds until the reset: nothing below writes engine state
     rt.episode_step.add_(1)
 
-    rt.terminations.compute()
-    rt.faults.finish(rt.backend.faults(), _state(rt.views), rt.rewards.compute())
-    rt.rewards.finish(rt.faults.bad)
-    rt.terminations.finish(rt.faults.bad)
-    rt.metrics.compute(rt.faults.bad)
+    rt.terminations.compute(keep=restart)
+    rt.faults.finish(rt.backend.faults(), _state(rt.views), rt.rewards.compute(), restart)
+    void = rt.faults.bad if restart is None else rt.faults.bad | restart
+    rt.rewards.finish(void)
+    rt.terminations.finish(rt.faults.bad, restart)
+    rt.metrics.compute(void)
     rt.log.compute(rt.terminations.done)
 
     rt.commands.update()

@@ -47,17 +47,23 @@ class TerminationManager:
         for term in self._terms:
             check_value(term, self.done.shape[0], torch.bool)
 
-    def compute(self) -> None:
-        """Evaluates every term at this boundary."""
+    def compute(self, keep: Tensor | None = None) -> None:
+        """Evaluates every term at this boundary; rows in `keep` `[N]` hold their last flags."""
         if self._terms:
+            before = None if keep is None else self.flags.clone()
             torch.stack([term() for term in self._terms], 1, out=self.flags)
+            if keep is not None and before is not None:
+                torch.where(keep.unsqueeze(1), before, self.flags, out=self.flags)
         torch.any(self._failures, 1, out=self.terminated)
         torch.any(self._limits, 1, out=self.truncated)
 
-    def finish(self, bad: Tensor) -> None:
-        """Faulty rows terminate; the flags become exclusive."""
+    def finish(self, bad: Tensor, ignore: Tensor | None = None) -> None:
+        """Faulty rows terminate, rows in `ignore` do not end; the flags become exclusive."""
         self.flags.masked_fill_(bad.unsqueeze(1), False)
         self.terminated.logical_or_(bad)
+        if ignore is not None:
+            self.terminated.masked_fill_(ignore, False)
+            self.truncated.masked_fill_(ignore, False)
         torch.logical_or(self.terminated, self.truncated, out=self.done)
         torch.logical_xor(self.done, self.terminated, out=self.truncated)
 
