@@ -62,10 +62,13 @@ COLD = {
     "mdp/actions.py:JointPositionAction.resolve",
     "mdp/events.py:_check",
     # Called between steps.
-    "runtime/env.py:ManagerBasedRlEnv.reset",
+    "runtime/env.py:ManagerBasedRlEnv._begin",
+    "runtime/state.py:full_width",
+    "runtime/state.py:holds_everywhere",
     "runtime/env.py:ManagerBasedRlEnv.fault_totals",
     "runtime/rng.py:ManagerRng.set_keys",
     "runtime/managers/commands.py:CommandManager.hold",
+    "runtime/managers/commands.py:CommandManager.restored",
     # on_fault="raise", on the CPU alone.
     "runtime/env.py:ManagerBasedRlEnv._raise_faults",
 }

@@ -53,7 +53,7 @@ class UniformVelocityCommand(CommandTerm):
         self._standing = standing_fraction
         self._draws = {phase: ctx.uniform(4, phase, low, high) for phase in ("step", "reset")}
         self._timer = StepTimer(ctx, resampling_s)
-        self.value = ctx.zeros(3)
+        self.value = ctx.zeros(3, key="value")
 
     def _resample(self, mask: Tensor, phase: str) -> None:
         draw = self._draws[phase]()
@@ -104,10 +104,10 @@ class TrotGait(CommandTerm):
         self._stance_share = stance_share
         self._standing_sq = standing_norm**2
         self._legs = ctx.tensor([0.0, 0.5, 0.5, 0.0])
-        self._phase_0 = ctx.zeros(4)  # of each leg, at the reset
+        self._phase_0 = ctx.zeros(4, key="phase_0")  # of each leg, at the reset
         self._uniform = ctx.uniform(1, "reset")
-        self.value = ctx.zeros(4)
-        self._stance = ctx.zeros(4, dtype=torch.bool)
+        self.value = ctx.zeros(4, key="value")
+        self._stance = ctx.zeros(4, dtype=torch.bool, key="stance")
         self.parts = {"stance": self._stance}
 
     @classmethod

@@ -64,8 +64,8 @@ class StepTimer:
         first = max(1, round(low / ctx.control_dt))
         last = max(1, round(high / ctx.control_dt))
         self._fixed = float(first) if first == last else None
-        self.left = ctx.zeros()
-        self._due = ctx.zeros(dtype=torch.bool)
+        self.left = ctx.zeros(key=f"{key}/left")
+        self._due = ctx.scratch(dtype=torch.bool, key=f"{key}/due")
         self._uniform: dict[str, Callable[[], Tensor]] = {}
         if self._fixed is None:  # floor of [first, last + 1), short of rounding up to last + 1
             self._uniform = {

@@ -8,7 +8,7 @@ modes and copies on top.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -21,6 +21,7 @@ from unilab_gym.config import EnvCfg
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.model_index import ModelIndex
 from unilab_gym.runtime import rng as rng_module
+from unilab_gym.runtime import state as state_module
 from unilab_gym.runtime.faults import FaultMonitor, fault_names
 from unilab_gym.runtime.frame import Frame, SceneTensorReadPlan
 from unilab_gym.runtime.log import EpisodeLog
@@ -109,8 +110,6 @@ class ManagerBasedRlEnv:
         self._single_thread = spec.device.type == "cpu"
         self._closed = False
         self._backend: Backend | None = None
-        self.pending = torch.zeros(self.num_envs, dtype=torch.bool, device=spec.device)
-        """Rows `[N]` that ended and have not begun a new episode (without autoreset)."""
         fields = event_fields(cfg.events)
         with quiet_torch(self._single_thread):
             self._backend = backend(dataclasses.replace(spec, model_fields=fields))
@@ -132,22 +131,29 @@ class ManagerBasedRlEnv:
             rng=rng,
             frame=frame,
         )
-        episode_step = ctx.zeros(dtype=torch.int64)
+        episode_step = ctx.zeros(dtype=torch.int64, key="env/episode_step")
         frame.provide(EpisodeStep(), episode_step)
-        actions = ActionManager(ctx, self.cfg.actions, self.cfg.clip_actions)
-        commands = CommandManager(ctx, self.cfg.commands)
-        observations = ObservationManager(ctx, self.cfg.observations)
-        rewards = RewardManager(ctx, self.cfg.rewards)
-        terminations = TerminationManager(ctx, self.cfg.terminations)
-        events = EventManager(ctx, self.cfg.events, backend)
-        metrics = MetricsManager(ctx, self.cfg.metrics, play=self.cfg.play)
+        with ctx.owned("actions"):
+            actions = ActionManager(ctx, self.cfg.actions, self.cfg.clip_actions)
+        with ctx.owned("commands"):
+            commands = CommandManager(ctx, self.cfg.commands)
+        with ctx.owned("observations"):
+            observations = ObservationManager(ctx, self.cfg.observations)
+        with ctx.owned("rewards"):
+            rewards = RewardManager(ctx, self.cfg.rewards)
+        with ctx.owned("terminations"):
+            terminations = TerminationManager(ctx, self.cfg.terminations)
+        with ctx.owned("events"):
+            events = EventManager(ctx, self.cfg.events, backend)
+        with ctx.owned("metrics"):
+            metrics = MetricsManager(ctx, self.cfg.metrics, play=self.cfg.play)
         faults = FaultMonitor(self.num_envs, self.device)
-        log = EpisodeLog(ctx, rewards, terminations, metrics, faults)
-        self.read_plan: SceneTensorReadPlan = frame.plan()
-        orders = [read.order for read in self.read_plan.runtime if isinstance(read, Action)]
-        actions.use_orders(1 + max(orders, default=0))
-        frame.bind(backend.compile_reads(self.read_plan.engine))
+        with ctx.owned("log"):
+            log = EpisodeLog(ctx, rewards, terminations, metrics, faults)
+        self._compile_reads(ctx, actions)
         rng.build()
+        for part in (rng, faults):
+            part.register(ctx.state)
         ctx.carriers.trim()
         rng.set_keys(rng_module.constructor_keys(self.seed, self.num_envs, self.rank))
         for manager in (observations, rewards, terminations, metrics):
@@ -168,17 +174,35 @@ class ManagerBasedRlEnv:
             metrics=metrics,
             log=log,
             carriers=ctx.carriers,
+            state=ctx.state,
             episode_step=episode_step,
         )
-        self._final = {name: torch.zeros_like(o) for name, o in observations.buffers.items()}
-        self._mask = ctx.zeros(dtype=torch.bool)
-        self._started = ctx.zeros(dtype=torch.bool)
+        self._publish(ctx)
+
+    def _compile_reads(self, ctx: BuildContext, actions: ActionManager) -> None:
+        """Turns what was declared into the backend's plan."""
+        self.read_plan: SceneTensorReadPlan = ctx.frame.plan()
+        orders = [read.order for read in self.read_plan.runtime if isinstance(read, Action)]
+        actions.use_orders(1 + max(orders, default=0))
+        ctx.frame.bind(self.backend.compile_reads(self.read_plan.engine))
+
+    def _publish(self, ctx: BuildContext) -> None:
+        """Allocates what this class itself carries and publishes."""
+        with ctx.owned("env"):
+            self._final = {
+                name: ctx.zeros(width, key=f"final_obs/{name}")
+                for name, width in self.rt.observations.widths.items()
+            }
+            self._mask = ctx.scratch(dtype=torch.bool, key="mask")
+            self._started = ctx.zeros(dtype=torch.bool, key="started")
+            self.pending = ctx.zeros(dtype=torch.bool, key="pending")
+            """Rows `[N]` that ended and have not begun a new episode (without autoreset)."""
         self._needs_startup = True
         self.state = TorchEnvState(
-            obs=observations.buffers,
-            reward=rewards.reward,
-            terminated=terminations.terminated,
-            truncated=terminations.truncated,
+            obs=self.rt.observations.buffers,
+            reward=self.rt.rewards.reward,
+            terminated=self.rt.terminations.terminated,
+            truncated=self.rt.terminations.truncated,
             final_obs=self._final,
         )
 
@@ -258,30 +282,124 @@ class ManagerBasedRlEnv:
         Raises:
             ConfigError: If the mask is not `[N]` bool, or the keys are not N.
         """
+        self._check_rows(keys, mask)
+        with quiet_torch(self._single_thread):
+            self._mask.fill_(True) if mask is None else self._mask.copy_(mask)
+            self._begin(keys, whole=mask is None)
+        return self.state
+
+    def _check_rows(self, keys: Sequence[int | None] | None, mask: Tensor | None) -> None:
         rows = (self.num_envs,)
         if mask is not None and (mask.dtype != torch.bool or mask.shape != rows):
             raise ConfigError(f"mask must be bool {rows}, got {mask.dtype} {tuple(mask.shape)}")
         if keys is not None and len(keys) != self.num_envs:
             raise ConfigError(f"{self.num_envs} keys are needed, got {len(keys)}")
-        with quiet_torch(self._single_thread):
-            if mask is None:
-                self._mask.fill_(True)
-            else:
-                self._mask.copy_(mask)
-            fresh = ~self._started
-            if keys is not None:
-                self.rt.rng.set_keys(keys, self._mask)
-                given = torch.tensor([key is not None for key in keys], device=self.device)
-                fresh = fresh | given
-            if self._needs_startup or keys is not None:
-                self.rt.rng.draw_startup()
-                self.rt.events.startup(fresh & self._mask)
-                self._started |= self._mask
-                self._needs_startup &= mask is not None
-            self.rt.rng.draw()
+
+    def _begin(
+        self,
+        keys: Sequence[int | None] | None,
+        *,
+        whole: bool,
+        rows: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """New episodes in the rows of `self._mask`, where `rows` says or as events draw them."""
+        fresh = ~self._started
+        if keys is not None:
+            self.rt.rng.set_keys(keys, self._mask)
+            given = torch.tensor([key is not None for key in keys], device=self.device)
+            fresh = fresh | given
+        if self._needs_startup or keys is not None:
+            self.rt.rng.draw_startup()
+            self.rt.events.startup(fresh & self._mask)
+            self._started |= self._mask
+            self._needs_startup &= not whole
+        self.rt.rng.draw()
+        if rows is None:
             masked_reset(self.rt, self._mask)
-            self.pending.masked_fill_(self._mask, False)
+        else:
+            state_module.write_model(self.rt, rows, self._mask)
+            masked_reset(self.rt, self._mask, rows[state_module.STATE])
+        self.pending.masked_fill_(self._mask, False)
+
+    # --- state ---------------------------------------------------------------------------------
+
+    def get_state(
+        self, mask: Tensor | None = None, *, physics_only: bool = False
+    ) -> dict[str, Tensor]:
+        """Copies of everything that later steps of the chosen rows depend on; see `docs/state.md`.
+
+        Args:
+            mask: `[N]` bool; the copies then hold these rows only, in order. None takes all.
+            physics_only: Only the simulation: engine rows, accelerations, model fields.
+
+        Returns:
+            Name -> tensor `[rows, ...]`, picklable, on this device.
+
+        Raises:
+            ConfigError: If the mask is not `[N]` bool.
+        """
+        self._check_rows(None, mask)
+        with quiet_torch(self._single_thread):
+            return state_module.read_rows(self.rt, mask, physics=physics_only)
+
+    def set_state(
+        self,
+        state: Mapping[str, Tensor],
+        mask: Tensor | None = None,
+        *,
+        keys: Sequence[int | None] | None = None,
+    ) -> TorchEnvState:
+        """Puts saved rows back; rows outside the mask keep their bits.
+
+        A whole state is resumed: episode, streams, observation and all. A physics-only one
+        begins new episodes at that simulation state. States of either backend fit the other.
+
+        Args:
+            state: What `get_state` returned: one row (goes to every masked row), N rows (row by
+                row), or as many rows as the mask (in order).
+            mask: `[N]` bool; None writes every row.
+            keys: New stream keys, one per environment (None keeps a row's): with them, copies of
+                one row go on differently.
+
+        Raises:
+            ConfigError: On an unknown, missing or mis-shaped entry, named; nothing is written.
+        """
+        self._check_rows(keys, mask)
+        with quiet_torch(self._single_thread):
+            self._mask.fill_(True) if mask is None else self._mask.copy_(mask)
+            physics = all(state_module.is_physics(name) for name in state)
+            rows = state_module.full_width(self.rt, state, self._mask, physics=physics)
+            if physics:
+                self._begin(keys, whole=mask is None, rows=rows)
+            else:
+                state_module.write_rows(self.rt, rows, self._mask)
+                if keys is not None:
+                    self.rt.rng.set_keys(keys, self._mask, restart=False)
+                self._needs_startup = not state_module.holds_everywhere(self._started)
         return self.state
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copies of the whole environment, to go on with a training in another process.
+
+        What `get_state` holds, and under `shared/` what all environments share: totals, the log,
+        curricula, samplers.
+        """
+        with quiet_torch(self._single_thread):
+            return state_module.read_rows(self.rt) | state_module.read_shared(self.rt)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restores what `state_dict` saved, in an environment of the same config and size.
+
+        Raises:
+            ConfigError: On an unknown, missing or mis-shaped entry, named; nothing is written.
+        """
+        shared = {k: v for k, v in state.items() if k.startswith(state_module.SHARED)}
+        rows = {name: value for name, value in state.items() if name not in shared}
+        with quiet_torch(self._single_thread):
+            state_module.check_count(rows, self.num_envs)
+            state_module.check_shared(self.rt, shared)
+            self.set_state(rows)
+            state_module.write_shared(self.rt, shared)
 
     def _raise_faults(self) -> None:
         """Cold path of `on_fault="raise"` on the CPU: reads the word on the host."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unilab_gym.backends.base import QUARANTINE, FaultBit
+from unilab_gym.runtime.carriers import StateRegistry
 
 __all__ = ["QUARANTINE", "FaultBit", "FaultMonitor", "fault_names"]
 
@@ -55,6 +56,13 @@ class FaultMonitor:
         self._limits = torch.tensor(limits, device=device)
         self._codes = torch.tensor([int(code) for code in codes], dtype=torch.int32, device=device)
         self._action = torch.zeros(num_envs, device=device)
+
+    def register(self, state: StateRegistry) -> None:
+        """Names what lasts from one call to the next."""
+        for key in ("word", "bad", "flags"):
+            state.add_rows("faults", key, getattr(self, key))
+        state.add_shared("faults", "total", self.total)
+        state.add_scratch("faults", "action", self._action)
 
     def begin(self, action: Tensor) -> None:
         """Looks at a step's raw action `[N, A]`: 0 x a is NaN exactly where a is not finite."""

@@ -42,16 +42,16 @@ class EpisodeLog:
             *(f"fault/{bit.name.lower()}" for bit in FaultBit if bit.name),
             *(f"metric/{name}" for name in metrics.names),
         )
-        own = ctx.carriers.columns(2)
+        own = ctx.carriers.columns(2, "episode")
         self.returns = own[:, 0]
         """Undiscounted return of the running episode `[N]`."""
         self.length = own[:, 1]
         """Steps since the reset `[N]`: unlike the time limit's counter nobody can set it."""
         self._own = own
         self._length_column = own[:, 1:]
-        self.packed = ctx.zeros(len(self.names))
+        self.packed = ctx.zeros(len(self.names), key="packed")
         """The columns of this step's boundary, for every row."""
-        self._held = torch.zeros(len(self.names) + 1, device=ctx.device)  # the last one: ended
+        self._held = ctx.shared([0.0] * (len(self.names) + 1), key="held")  # last one: ended
         self._means, self._ended = self._held[:-1], self._held[-1]
         self._zero = torch.zeros((), device=ctx.device)
 

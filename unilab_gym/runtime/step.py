@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unilab_gym.backends.base import Backend, StateViews
-from unilab_gym.runtime.carriers import EpisodeCarriers
+from unilab_gym.runtime.carriers import EpisodeCarriers, StateRegistry
 from unilab_gym.runtime.faults import FaultMonitor
 from unilab_gym.runtime.frame import Frame
 from unilab_gym.runtime.log import EpisodeLog
@@ -45,6 +45,7 @@ class Runtime:
     metrics: MetricsManager
     log: EpisodeLog
     carriers: EpisodeCarriers
+    state: StateRegistry
     episode_step: Tensor  # [N] int64
 
 
@@ -86,14 +87,18 @@ def _state(views: StateViews) -> Tensor:
     return torch.cat((views.qpos, views.qvel), 1)
 
 
-def masked_reset(rt: Runtime, mask: Tensor) -> None:
+def masked_reset(rt: Runtime, mask: Tensor, start: Tensor | None = None) -> None:
     """New episodes in the rows where `mask` `[N]` is true; every other row stays as it is.
 
-    Always at full width: an empty, a partial and a full mask take the same path.
+    Always at full width: an empty, a partial and a full mask take the same path. Episodes begin
+    where events and commands say, or at the engine rows `start` `[N, nstate]`.
     """
     payload = rt.events.stage_reset()
     rt.commands.stage_reset(payload)
-    rt.receipts.accept(rt.backend.reset(payload, mask))
+    if start is None:
+        rt.receipts.accept(rt.backend.reset(payload, mask))
+    else:
+        rt.receipts.accept(rt.backend.set_state(start, mask))
     rt.frame.advance()  # Frame B: only what observations declare is refreshed
     rt.episode_step.masked_fill_(mask, 0)
     rt.carriers.reset(mask)

@@ -59,9 +59,9 @@ class EventManager:
         self._interval: list[tuple[IntervalEvent, StepTimer]] = []
         event_fields(terms)
         for name, cfg in terms.items():
-            ctx.owner = f"events/{name}"
             try:
-                event = cfg.func(ctx, **full_params(cfg.func, cfg.params))
+                with ctx.owned(f"events/{name}"):
+                    event = cfg.func(ctx, **full_params(cfg.func, cfg.params))
             except (ConfigError, TypeError) as error:  # TypeError: a number for a range ...
                 raise ConfigError(f"events/{name}: {error} (params {cfg.params})") from error
             if isinstance(event, StartupEvent):
@@ -71,12 +71,13 @@ class EventManager:
             else:
                 self._check_parts(name, event)
                 assert cfg.interval_s is not None
-                ctx.owner = f"events/{name}"
-                self._interval.append((event, StepTimer(ctx, cfg.interval_s)))
+                with ctx.owned(f"events/{name}"):
+                    self._interval.append((event, StepTimer(ctx, cfg.interval_s)))
         self.payload = backend.allocate_reset_payload()
         self.interval: TensorIntervalPayload | None = None
         if self._interval:
-            self.interval = TensorIntervalPayload(qvel_delta=ctx.carriers.columns(ctx.index.nv))
+            delta = ctx.carriers.columns(ctx.index.nv, "qvel_delta")
+            self.interval = TensorIntervalPayload(qvel_delta=delta)
 
     def _check_parts(self, name: str, event: IntervalEvent) -> None:
         for dof in event.dofs:

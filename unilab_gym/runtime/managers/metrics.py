@@ -37,10 +37,10 @@ class MetricsManager:
         self._means = kinds.count("mean")
         self._adds = self._means + kinds.count("sum")
         self._maxes = self._adds + kinds.count("max")
-        self.step_values = ctx.zeros(len(ordered))
+        self.step_values = ctx.zeros(len(ordered), key="step_values")
         """Values of this step `[N, M]`."""
-        self._kept = ctx.carriers.columns(len(ordered))
-        self._first = ctx.zeros(1, dtype=torch.bool)  # nothing taken yet: a maximum starts anew
+        self._kept = ctx.carriers.columns(len(ordered), "kept")
+        self._first = ctx.zeros(1, dtype=torch.bool, key="first")  # a maximum starts anew
 
     def check(self) -> None:
         """Computes every term once to compare its shape with its declaration."""

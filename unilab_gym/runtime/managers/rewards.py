@@ -34,12 +34,12 @@ class RewardManager:
                 raise ConfigError(f"{term.name}: a reward is one number per environment, width=()")
         self.names = tuple(active)
         self._weights = ctx.tensor([cfg.weight * self._dt for cfg in active.values()])
-        self.values = ctx.zeros(len(active))
+        self.values = ctx.zeros(len(active), key="values")
         """Unweighted values of this step."""
-        self._step = ctx.zeros(len(active))  # weight x value x dt
-        self.sums = ctx.carriers.columns(len(active))
+        self._step = ctx.zeros(len(active), key="step")  # weight x value x dt
+        self.sums = ctx.carriers.columns(len(active), "sums")
         """Sum of weight x value x dt over the running episode."""
-        self.reward = ctx.zeros()
+        self.reward = ctx.zeros(key="reward")
         for column, name in enumerate(self.names):
             ctx.frame.provide(RewardSum(name), self.sums[:, column])
 

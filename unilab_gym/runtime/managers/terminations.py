@@ -33,12 +33,12 @@ class TerminationManager:
                 raise ConfigError(f"{term.name}: a termination is one flag, width=()")
         self.names = tuple(name for name, _ in ordered)
         failures = sum(not cfg.time_out for _, cfg in ordered)
-        self.flags = ctx.zeros(len(ordered), dtype=torch.bool)
+        self.flags = ctx.zeros(len(ordered), dtype=torch.bool, key="flags")
         """Which terms fired in this step `[N, T]`."""
         self._failures, self._limits = self.flags[:, :failures], self.flags[:, failures:]
-        self.terminated = ctx.zeros(dtype=torch.bool)
-        self.truncated = ctx.zeros(dtype=torch.bool)
-        self.done = ctx.zeros(dtype=torch.bool)
+        self.terminated = ctx.zeros(dtype=torch.bool, key="terminated")
+        self.truncated = ctx.zeros(dtype=torch.bool, key="truncated")
+        self.done = ctx.zeros(dtype=torch.bool, key="done")
         for column, name in enumerate(self.names):
             ctx.frame.provide(Terminated(name), self.flags[:, column])
 
