@@ -36,7 +36,10 @@ class Task:
     """The bar for a trained policy."""
 
 
-_MODULES = {"UniLab/Go2JoystickFlat-v0": "unilab_gym.tasks.go2_joystick_flat"}
+_MODULES = {
+    "UniLab/Go2JoystickFlat-v0": "unilab_gym.tasks.go2_joystick_flat",
+    "UniLab/G1WalkFlat-v0": "unilab_gym.tasks.g1_walk_flat",
+}
 
 
 def task_ids() -> tuple[str, ...]:
