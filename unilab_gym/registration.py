@@ -76,6 +76,7 @@ class _Plugin:
 _MODULES = {
     "UniLab/CartPole-v0": "unilab_gym.tasks.cartpole",
     "UniLab/Go2JoystickFlat-v0": "unilab_gym.tasks.go2_joystick_flat",
+    "UniLab/G1WalkFlat-v0": "unilab_gym.tasks.g1_walk_flat",
 }
 """Our own ids and the modules that hold their `TASK`."""
 

@@ -56,6 +56,7 @@ _TEXTURES = (
 _FIELD_SIZES = {
     "xpos": ("nbody", 3),
     "xquat": ("nbody", 4),
+    "xmat": ("nbody", 9),
     "geom_xpos": ("ngeom", 3),
     "geom_xmat": ("ngeom", 9),
     "site_xpos": ("nsite", 3),
