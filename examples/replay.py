@@ -58,8 +58,8 @@ class Args:
     """Refuse a policy whose contract does not hold; --no-strict only warns."""
     video: bool = True
     """Write an mp4 of the first environment."""
-    video_s: float = 10.0
-    """Length of the video, s."""
+    video_s: float | None = None
+    """Length of the video, s; by default the task's `play_steps`."""
     out: Path | None = None
     """Where files go; by default the run folder, or runs/replay for the shipped policy."""
     run_root: Path = Path("runs")
@@ -196,7 +196,10 @@ def replay(args: Args) -> bool:
     video, recorder = stem.with_suffix(".mp4"), None
     if args.video:
         recorder = VideoRecorder(env, video, supersample=1)
-    trace = Trace(recorder, round(args.video_s / env.unwrapped.step_dt))
+    frames = target.training.play_steps
+    if args.video_s is not None:
+        frames = round(args.video_s / env.unwrapped.step_dt)
+    trace = Trace(recorder, frames)
     report = evaluate(env, policy, args.episodes, args.seed, on_step=trace)
     reached = print_report(report, target.task, args.command is not None)
 

@@ -139,7 +139,17 @@ class RewardTermCfg(TermCfg):
     """Reward term: weight x value x control_dt is added each step."""
 
     weight: float
-    """Weight per second; a term of weight 0 is not computed."""
+    """Weight per second; a term of weight 0 is checked, but not computed."""
+
+    def __post_init__(self) -> None:
+        """Checks the weight.
+
+        Raises:
+            ConfigError: If it is not finite.
+        """
+        super().__post_init__()
+        if not math.isfinite(self.weight):
+            raise ConfigError(f"weight must be finite, got {self.weight!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -448,14 +458,27 @@ class TrainingCfg:
     """Settings of a run."""
 
     sim_backend: str = "mujoco"
+    """mujoco or mjwarp; who builds the configuration of a registered task sets it."""
     play_only: bool = False
-    play_steps: int = 1000
-    """Steps of a recorded rollout."""
+    """Whether nothing is trained under it: a replay."""
+    play_steps: int = 500
+    """Control steps of a recorded video."""
     num_envs: int = 512
     iterations: int = 240
     seed: int = 1
     sim2sim_strict: bool = True
-    """Whether a replay is refused on deny-tier differences (GUARD) or only warned about."""
+    """Whether a replay is refused on deny-tier differences or only warned about."""
+
+    def __post_init__(self) -> None:
+        """Checks the counts.
+
+        Raises:
+            ConfigError: If one is not positive, or the backend is unknown.
+        """
+        _one_of("sim_backend", self.sim_backend, ("mujoco", "mjwarp"))
+        for name in ("play_steps", "num_envs", "iterations"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"training.{name} must be positive, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 from unilab_gym.config import TermCfg, func_name
-from unilab_gym.errors import ConfigError, near
+from unilab_gym.errors import ConfigError, UnilabGymError, near
 from unilab_gym.model_index import ModelIndex
 from unilab_gym.runtime.carriers import EpisodeCarriers, StateRegistry
 from unilab_gym.runtime.frame import Frame, TermFrame
-from unilab_gym.runtime.reads import Read
+from unilab_gym.runtime.reads import Command, Read
 from unilab_gym.runtime.rng import ManagerRng
 
 __all__ = [
@@ -39,10 +39,12 @@ __all__ = [
     "Term",
     "TermFrame",
     "bind_term",
+    "check_idle",
     "check_value",
     "full_params",
     "term",
     "term_width",
+    "told",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -246,7 +248,7 @@ class BuildContext:
         if not isinstance(cast("Any", reads), tuple):  # a forgotten comma: (JointPos())
             raise ConfigError(f"reads must be a tuple of reads, got {reads!r}")
         for read in reads:
-            self.frame.declare(read, phases, self.index, self.device)
+            self.frame.declare(read, phases, self.index, self.device, asker=name)
         return TermFrame(self.frame, name, reads)
 
 
@@ -312,7 +314,7 @@ def bind_term(
         ConfigError: With the term's path in front.
     """
     owner = f"{manager}/{name}"
-    try:
+    with told(owner, cfg.params):
         params = full_params(cfg.func, cfg.params)
         spec = term_spec(cfg.func)
         reads = spec.reads(params)
@@ -327,9 +329,41 @@ def bind_term(
             call: Callable[..., Tensor] = instance
         else:
             call = functools.partial(func, **params)
+    return BoundTerm(owner, width, scalar, params, reads, frame, call, instance)
+
+
+@contextmanager
+def told(owner: str, params: Mapping[str, Any]) -> Generator[None]:
+    """Puts a term's path in front of what is wrong with it, while it is built.
+
+    A parameter of the wrong kind shows in whatever the term does with it first.
+
+    Raises:
+        ConfigError: In the place of a ConfigError, TypeError, ValueError or division by zero.
+    """
+    try:
+        yield
     except ConfigError as error:
         raise ConfigError(f"{owner}: {error}") from error
-    return BoundTerm(owner, width, scalar, params, reads, frame, call, instance)
+    except UnilabGymError:
+        raise
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{owner}: {what} (params {dict(params)})") from error
+
+
+def check_idle(ctx: BuildContext, manager: str, name: str, cfg: TermCfg) -> None:
+    """Checks a term that is configured and not computed: its parameters and every name in it.
+
+    Raises:
+        ConfigError: With the term's path in front.
+    """
+    with told(f"{manager}/{name}", cfg.params):
+        scratch = Frame()
+        for read in term_spec(cfg.func).reads(full_params(cfg.func, cfg.params)):
+            scratch.declare(read, ("step",), ctx.index, ctx.device)
+        commands = [read for read in scratch.plan().runtime if isinstance(read, Command)]
+        ctx.frame.require(commands)
 
 
 def check_value(term: BoundTerm, num_envs: int, dtype: torch.dtype | None = None) -> None:
@@ -340,7 +374,8 @@ def check_value(term: BoundTerm, num_envs: int, dtype: torch.dtype | None = None
     Raises:
         ConfigError: Names the term, what it returned and what it declares.
     """
-    value = term()
+    with told(term.name, term.params):
+        value = term()
     columns = value[:1].numel() if value.dim() > 1 or not term.scalar else 1
     fits = value.dim() > 0 and value.shape[0] == num_envs and columns == term.width
     if not fits or (term.scalar and value.dim() != 1):

@@ -15,7 +15,7 @@ from unilab_gym.config import ActionTermCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.model_index import ModelIndex
 from unilab_gym.runtime.reads import Action
-from unilab_gym.runtime.term import ActionSpec, BuildContext, full_params
+from unilab_gym.runtime.term import ActionSpec, BuildContext, full_params, told
 
 _ORDERS = 3
 
@@ -31,14 +31,12 @@ def resolve_actions(
     specs: dict[str, ActionSpec] = {}
     taken: dict[str, str] = {}
     for name, cfg in terms.items():
-        try:
+        with told(f"actions/{name}", cfg.params):
             resolve = getattr(cfg.func, "resolve", None)
             if resolve is None:
                 raise ConfigError(f"{cfg.func!r} is not an action class")
             params = full_params(resolve, cfg.params) | {"clipped": clip}
             spec: ActionSpec = resolve(index, **params)
-        except ConfigError as error:
-            raise ConfigError(f"actions/{name}: {error}") from error
         for actuator in spec.actuators:
             if actuator in taken:
                 raise ConfigError(

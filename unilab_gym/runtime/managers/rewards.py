@@ -14,7 +14,7 @@ from torch import Tensor
 from unilab_gym.config import RewardTermCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.reads import RewardSum
-from unilab_gym.runtime.term import BuildContext, bind_term, check_value
+from unilab_gym.runtime.term import BuildContext, bind_term, check_idle, check_value
 
 
 class RewardManager:
@@ -28,6 +28,9 @@ class RewardManager:
         """
         self._dt = ctx.control_dt
         active = {name: cfg for name, cfg in terms.items() if cfg.weight != 0.0}
+        for name, cfg in terms.items():
+            if name not in active:
+                check_idle(ctx, "rewards", name, cfg)
         self._terms = [bind_term(ctx, "rewards", name, cfg) for name, cfg in active.items()]
         for term in self._terms:
             if not term.scalar:
