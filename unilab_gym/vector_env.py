@@ -506,7 +506,8 @@ def _to_host(value: Any) -> Any:
     tensors: list[Tensor] = []
     _map(value, tensors.append)
     ordered = sorted(tensors, key=Tensor.element_size, reverse=True)  # keeps items aligned
-    parts = [tensor.reshape(-1).view(torch.uint8) for tensor in ordered]
+    flat = [tensor.contiguous().as_strided((tensor.numel(),), (1,)) for tensor in ordered]
+    parts = [tensor.view(torch.uint8) for tensor in flat]
     packed = torch.cat(parts).cpu().numpy()
     arrays: dict[int, Any] = {}
     start = 0
