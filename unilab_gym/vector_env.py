@@ -280,7 +280,8 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         """
         runtime = self.runtime
         given = check_options(options, _RESET_OPTIONS)
-        mask = self._bool_rows("reset_mask", given["reset_mask"]) if given else None
+        masked = "reset_mask" in given
+        mask = self._bool_rows("reset_mask", given["reset_mask"]) if masked else None
         if mask is not None and not self._has_reset:
             raise ResetNeeded("reset_mask needs a full reset() first")
         state = runtime.reset(keys=reset_keys(seed, self.num_envs, self.rank), mask=mask)
