@@ -280,7 +280,8 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         """
         runtime = self.runtime
         given = check_options(options, _RESET_OPTIONS)
-        mask = self._bool_rows("reset_mask", given["reset_mask"]) if given else None
+        masked = "reset_mask" in given
+        mask = self._bool_rows("reset_mask", given["reset_mask"]) if masked else None
         if mask is not None and not self._has_reset:
             raise ResetNeeded("reset_mask needs a full reset() first")
         state = runtime.reset(keys=reset_keys(seed, self.num_envs, self.rank), mask=mask)
@@ -506,7 +507,8 @@ def _to_host(value: Any) -> Any:
     tensors: list[Tensor] = []
     _map(value, tensors.append)
     ordered = sorted(tensors, key=Tensor.element_size, reverse=True)  # keeps items aligned
-    parts = [tensor.reshape(-1).view(torch.uint8) for tensor in ordered]
+    flat = [tensor.contiguous().as_strided((tensor.numel(),), (1,)) for tensor in ordered]
+    parts = [tensor.view(torch.uint8) for tensor in flat]
     packed = torch.cat(parts).cpu().numpy()
     arrays: dict[int, Any] = {}
     start = 0
