@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 TOLERANCES: Mapping[str, float] = {"observation": 1e-2, "reward": 1e-2, "state": 1e-2}
 """Largest |difference| / max(1, |home value|) of each kind.
 
-MuJoCo C computes in float64, MJWarp in float32. Measured on Go2 over 64 environments: below 5e-4 for
-100 steps; later rounding moves a touch-down into another physics step now and then (one of 64 within
-200 steps), and the joint velocities of that environment jump."""
+MuJoCo C computes in float64, MJWarp in float32. Measured on Go2 over 64 environments: below 5e-4
+for 100 steps; later rounding moves a touch-down into another physics step now and then (one of 64
+within 200 steps), and the joint velocities of that environment jump."""
 
 
 @dataclass(frozen=True)

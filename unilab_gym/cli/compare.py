@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from unilab_gym.cli import FAILED, OK, print_json
 from unilab_gym.cli.arguments import Compare
@@ -83,14 +83,16 @@ def _contract(report: ReplayReport, joints: Sequence[str]) -> dict[str, list[str
 
 def _named(item: Difference, joints: Sequence[str]) -> str:
     """A difference; where it is a list with one entry per joint, by the joints' names."""
-    lists = isinstance(item.source, list) and isinstance(item.target, list)
+    source, target = item.source, item.target
+    lists = isinstance(source, list) and isinstance(target, list)
     if item.parts[:2] != ("resolved", "joints") or not lists:
         return str(item)
-    if not len(joints) == len(item.source) == len(item.target):
+    home, other = cast("list[Any]", source), cast("list[Any]", target)
+    if not len(joints) == len(home) == len(other):
         return str(item)
     pairs = [
         f"{name} {a} -> {b}"
-        for name, a, b in zip(joints, item.source, item.target, strict=True)
+        for name, a, b in zip(joints, home, other, strict=True)
         if not equal(a, b)
     ]
     return f"{item.path}: {', '.join(pairs)}"

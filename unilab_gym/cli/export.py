@@ -87,9 +87,11 @@ def _recorded(env: UnilabVectorEnv, policy: Any, count: int) -> Tensor:
 def _write(
     args: Export, policy: CheckpointPolicy, target: OwnerCfg, obs: Tensor, path: Path, run: str
 ) -> dict[str, Any]:
-    from unilab_gym.export import export_policy
+    from unilab_gym.export import DeploySettings, export_policy
 
-    deploy = path.with_name("deploy.yaml") if args.deploy_yaml else None
+    deploy = None
+    if args.deploy_yaml:
+        deploy = DeploySettings(path.with_name("deploy.yaml"), args.sdk_joints, _ranges(target))
     report = export_policy(
         policy.actor,
         resolve(target),
@@ -97,7 +99,22 @@ def _write(
         observations=obs,
         static_batch=args.static_batch,
         run_path=run,
-        deploy_yaml=deploy,
-        sdk_joints=args.sdk_joints,
+        deploy=deploy,
     )
-    return {**dataclasses.asdict(report), "deploy_yaml": None if deploy is None else str(deploy)}
+    return {
+        **dataclasses.asdict(report),
+        "deploy_yaml": None if deploy is None else str(deploy.path),
+    }
+
+
+def _ranges(target: OwnerCfg) -> dict[str, tuple[float, float]]:
+    """What the commands of training cover, by component."""
+    return {
+        str(part): (float(params[part][0]), float(params[part][1]))
+        for params, parts in (
+            (cfg.params, getattr(cfg.func, "component_names", ()))
+            for cfg in target.env.commands.values()
+        )
+        for part in parts
+        if part in params
+    }

@@ -2,7 +2,7 @@
 
 from unilab_gym.errors import ExportError, ExportMismatchError
 from unilab_gym.export.actors import rsl_rl_actor, sb3_actor, skrl_actor
-from unilab_gym.export.deploy import deploy_document, write_deploy_yaml
+from unilab_gym.export.deploy import DeploySettings, deploy_document, write_deploy_yaml
 from unilab_gym.export.onnx import (
     DEFAULT_OPSET,
     ExportReport,
@@ -15,6 +15,7 @@ from unilab_gym.export.tracking import MOTION_KEYS, export_tracking_policy
 __all__ = [
     "DEFAULT_OPSET",
     "MOTION_KEYS",
+    "DeploySettings",
     "ExportError",
     "ExportMismatchError",
     "ExportReport",

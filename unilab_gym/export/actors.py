@@ -80,46 +80,49 @@ def skrl_actor(agent_or_policy: Any) -> nn.Module:
     return _SkrlActor(copy.deepcopy(policy), copy.deepcopy(scaler)).eval()
 
 
+class _Standardize(nn.Module):
+    """(x - mean) / scale, clamped: what a running normalizer does when it no longer runs."""
+
+    def __init__(self, mean: Tensor, scale: Tensor, threshold: float) -> None:
+        super().__init__()
+        self.mean = nn.Buffer(mean.float())
+        self.scale = nn.Buffer(scale.float())
+        self.threshold = threshold
+
+    def forward(self, obs: Tensor) -> Tensor:
+        return ((obs - self.mean) / self.scale).clamp(-self.threshold, self.threshold)
+
+
 class _SkrlActor(nn.Module):
     """`compute` of a Gaussian or deterministic model; its first result is the mean."""
 
-    def __init__(self, policy: Any, scaler: nn.Module | None) -> None:
+    def __init__(self, policy: Any, scaler: Any) -> None:
         super().__init__()
         self.policy = policy
-        self.mean = self.scale = self.threshold = None
-        if scaler is not None:
-            variance: Any = getattr(scaler, "running_variance", None)
-            if not isinstance(variance, Tensor):
-                raise ConfigError(
-                    f"the preprocessor {type(scaler).__name__} is not known: only "
-                    "RunningStandardScaler is; give normalizer= to export_policy"
-                )
-            source: Any = scaler
-            # As the scaler computes it: in float32, epsilon beside the root.
-            self.mean = nn.Buffer(source.running_mean.float())
-            self.scale = nn.Buffer(variance.float().sqrt() + source.epsilon)
-            self.threshold = float(source.clip_threshold)
-        clips = ("_g_clip_mean_actions", "_d_clip_actions")
-        self.clips = any(bool(getattr(policy, name, False)) for name in clips)
-        bounds = [
-            getattr(policy, f"_{kind}_{side}_actions", None)
-            for side in ("min", "max")
-            for kind in ("g", "d")
-        ]
-        low, high = (
-            next((b for b in pair if b is not None), None) for pair in (bounds[:2], bounds[2:])
-        )
-        self.low = None if low is None else nn.Buffer(torch.as_tensor(low))
-        self.high = None if high is None else nn.Buffer(torch.as_tensor(high))
+        self.standardize = nn.Identity() if scaler is None else _skrl_scaler(scaler)
+        self.clips = False
+        for kind, flag in (("g", "_g_clip_mean_actions"), ("d", "_d_clip_actions")):
+            if getattr(policy, flag, False):
+                self.clips = True
+                self.low = nn.Buffer(torch.as_tensor(getattr(policy, f"_{kind}_min_actions")))
+                self.high = nn.Buffer(torch.as_tensor(getattr(policy, f"_{kind}_max_actions")))
 
     def forward(self, obs: Tensor) -> Tensor:
-        if self.mean is not None and self.scale is not None and self.threshold is not None:
-            obs = ((obs - self.mean) / self.scale).clamp(-self.threshold, self.threshold)
-        given = {"observations": obs, "states": obs}
-        actions: Tensor = self.policy.compute(given, "policy")[0]
-        if self.clips and self.low is not None and self.high is not None:
-            actions = torch.clamp(actions, min=self.low, max=self.high)
-        return actions
+        obs = self.standardize(obs)
+        actions: Tensor = self.policy.compute({"observations": obs, "states": obs}, "policy")[0]
+        return torch.clamp(actions, min=self.low, max=self.high) if self.clips else actions
+
+
+def _skrl_scaler(scaler: Any) -> nn.Module:
+    """RunningStandardScaler of skrl: in float32, epsilon beside the root."""
+    variance: Any = getattr(scaler, "running_variance", None)
+    if not isinstance(variance, Tensor):
+        raise ConfigError(
+            f"the preprocessor {type(scaler).__name__} is not known, only RunningStandardScaler "
+            "is; give the policy model alone and normalizer= to export_policy"
+        )
+    scale = variance.float().sqrt() + scaler.epsilon
+    return _Standardize(scaler.running_mean, scale, float(scaler.clip_threshold))
 
 
 def sb3_actor(model_or_policy: Any, vec_normalize: Any = None) -> nn.Module:
@@ -158,12 +161,11 @@ class _Sb3Actor(nn.Module):
 
     def __init__(self, policy: Any, vec_normalize: Any, statistics: Any) -> None:
         super().__init__()
-        self.mean = self.scale = self.threshold = None
+        self.standardize = nn.Identity()
         if statistics is not None:
-            variance = torch.as_tensor(statistics.var, dtype=torch.float64)
-            self.mean = nn.Buffer(torch.as_tensor(statistics.mean, dtype=torch.float32))
-            self.scale = nn.Buffer((variance + vec_normalize.epsilon).sqrt().float())
-            self.threshold = float(vec_normalize.clip_obs)
+            mean, variance = (torch.as_tensor(item) for item in (statistics.mean, statistics.var))
+            scale = (variance.double() + vec_normalize.epsilon).sqrt()
+            self.standardize = _Standardize(mean, scale, float(vec_normalize.clip_obs))
         self.squashed = bool(getattr(policy, "squash_output", False))
         space: Any = policy.action_space
         self.low = nn.Buffer(torch.as_tensor(space.low, dtype=torch.float32))
@@ -171,9 +173,7 @@ class _Sb3Actor(nn.Module):
         self.chain = copy.deepcopy(nn.Sequential(*_sb3_modules(policy, self.squashed)))
 
     def forward(self, obs: Tensor) -> Tensor:
-        if self.mean is not None and self.scale is not None and self.threshold is not None:
-            obs = ((obs - self.mean) / self.scale).clamp(-self.threshold, self.threshold)
-        actions = self.chain(obs)
+        actions: Tensor = self.chain(self.standardize(obs))
         if self.squashed:
             actions = self.low + 0.5 * (actions + 1.0) * (self.high - self.low)
         return actions

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -37,20 +38,36 @@ _VELOCITY = ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")
 _UNLIMITED = 1.0e6
 
 
-def deploy_document(contract: Any, sdk_joints: Sequence[str] | None = None) -> dict[str, Any]:
+@dataclass(frozen=True)
+class DeploySettings:
+    """What a deployment needs that no policy contract holds."""
+
+    path: str | os.PathLike[str] = "deploy.yaml"
+    """The file; its folder is made."""
+    sdk_joints: Sequence[str] | None = None
+    """Joint names in the order of the robot's motors; None takes the policy's order."""
+    command_ranges: Mapping[str, tuple[float, float]] | None = None
+    """Range of each component of a velocity command (`lin_vel_x`, `lin_vel_y`, `ang_vel_yaw`): what
+    the stick covers. None takes the contract's, where the command says them."""
+
+
+def deploy_document(contract: Any, settings: DeploySettings | None = None) -> dict[str, Any]:
     """The fields of `deploy.yaml`.
 
     Args:
         contract: The resolved contract, or a live environment.
-        sdk_joints: Joint names in the order of the robot's motors; None takes the policy's order.
+        settings: Motor order and command ranges.
 
     Returns:
         Plain data. Observation terms that the runtime does not have keep our name: register one
         of that name there.
 
     Raises:
-        ConfigError: If `sdk_joints` are not the policy's joints, or a term is delayed.
+        ConfigError: If `sdk_joints` are not the policy's joints, command ranges are not known, or
+            a term is delayed.
     """
+    settings = settings or DeploySettings()
+    sdk_joints = settings.sdk_joints
     resolved = resolved_of(contract)
     actions, joints = resolved["actions"], resolved["joints"]
     names = cast("list[str]", actions["joints"])
@@ -66,7 +83,7 @@ def deploy_document(contract: Any, sdk_joints: Sequence[str] | None = None) -> d
         "stiffness": [joints["kp"][rows[name]] for name in motors],
         "damping": [joints["kd"][rows[name]] for name in motors],
         "default_joint_pos": [joints["default"][rows[name]] for name in names],
-        "commands": _commands(resolved),
+        "commands": _commands(resolved, settings.command_ranges),
         "actions": {
             "JointPositionAction": {
                 "clip": _clip(actions),
@@ -80,15 +97,12 @@ def deploy_document(contract: Any, sdk_joints: Sequence[str] | None = None) -> d
     }
 
 
-def write_deploy_yaml(
-    contract: Any, path: str | os.PathLike[str], sdk_joints: Sequence[str] | None = None
-) -> Path:
+def write_deploy_yaml(contract: Any, settings: DeploySettings) -> Path:
     """Writes `deploy.yaml`; the policy beside it needs a fixed batch of 1.
 
     Args:
         contract: See `deploy_document`.
-        path: The file; its folder is made.
-        sdk_joints: See `deploy_document`.
+        settings: The file, motor order and command ranges.
 
     Returns:
         The file.
@@ -96,8 +110,8 @@ def write_deploy_yaml(
     Raises:
         ConfigError: See `deploy_document`.
     """
-    target = Path(path).expanduser()
-    text = "\n".join(_yaml(deploy_document(contract, sdk_joints))) + "\n"
+    target = Path(settings.path).expanduser()
+    text = "\n".join(_yaml(deploy_document(contract, settings))) + "\n"
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
@@ -108,17 +122,22 @@ def write_deploy_yaml(
     return target
 
 
-def _commands(contract: Mapping[str, Any]) -> dict[str, Any]:
+def _commands(
+    contract: Mapping[str, Any], given: Mapping[str, tuple[float, float]] | None
+) -> dict[str, Any]:
     """Only a planar velocity has a place in that runtime; its stick covers these ranges."""
-    for command in contract["commands"].values():
-        if tuple(command["components"]) == _VELOCITY:
-            ranges = command.get("ranges", {})
-            keys = zip(("lin_vel_x", "lin_vel_y", "ang_vel_z"), _VELOCITY, strict=True)
-            return {
-                "base_velocity": {
-                    "ranges": {theirs: ranges.get(ours, [-1.0, 1.0]) for theirs, ours in keys}
-                }
-            }
+    for name, command in contract["commands"].items():
+        if tuple(command["components"]) != _VELOCITY:
+            continue
+        ranges: Mapping[str, Any] = command.get("ranges", {}) if given is None else given
+        lacking = [part for part in _VELOCITY if part not in ranges]
+        if lacking:
+            raise ConfigError(
+                f"command {name!r}: the contract does not say the range of {', '.join(lacking)}; "
+                "give command_ranges"
+            )
+        keys = zip(("lin_vel_x", "lin_vel_y", "ang_vel_z"), _VELOCITY, strict=True)
+        return {"base_velocity": {"ranges": {t: [*map(float, ranges[o])] for t, o in keys}}}
     return {}
 
 

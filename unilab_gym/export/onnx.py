@@ -21,7 +21,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from unilab_gym.contract.plain import parse_json, refuse
 from unilab_gym.contract.snapshot import ONNX_KEY, from_mapping
 from unilab_gym.errors import ConfigError, ExportError, ExportMismatchError
-from unilab_gym.export.deploy import deploy_document, write_deploy_yaml
+from unilab_gym.export.deploy import DeploySettings, deploy_document, write_deploy_yaml
 from unilab_gym.export.metadata import (
     csv_metadata,
     layout,
@@ -91,8 +91,7 @@ def export_policy(
     static_batch: bool = False,
     run_path: str = "",
     opset: int = DEFAULT_OPSET,
-    deploy_yaml: str | os.PathLike[str] | None = None,
-    sdk_joints: Sequence[str] | None = None,
+    deploy: DeploySettings | None = None,
 ) -> ExportReport:
     """Writes a policy as an ONNX file; neither modules nor random streams change.
 
@@ -106,9 +105,8 @@ def export_policy(
         static_batch: Fix the batch to 1, for runtimes that cannot take a variable dimension.
         run_path: Where the policy comes from, for the metadata.
         opset: ONNX operator set.
-        deploy_yaml: Also write what Unitree's C++ runtime reads (`unilab_gym.export.deploy`) to
-            this file; the batch is then fixed to 1, which that runtime needs.
-        sdk_joints: For `deploy_yaml`: joint names in the order of the robot's motors.
+        deploy: Also write the `deploy.yaml` that Unitree's C++ runtime reads; the batch is then
+            fixed to 1, which that runtime needs.
 
     Returns:
         What was written and compared.
@@ -126,9 +124,9 @@ def export_policy(
     resolved = resolved_of(contract)
     width, action_width = obs_width(resolved), len(resolved["actions"]["scale"])
     recorded = checked_observations(observations, width)
-    if deploy_yaml is not None:
+    if deploy is not None:
         static_batch = True
-        deploy_document(resolved, sdk_joints)  # what cannot be deployed is told before the work
+        deploy_document(resolved, deploy)  # what cannot be deployed is told before the work
     with undisturbed():
         policy = frozen_copy(actor, normalizer)
         check_widths(policy, resolved)
@@ -141,8 +139,8 @@ def export_policy(
         temporary.write_bytes(model.SerializeToString(deterministic=True))
         if cases is not None:
             found = _proved(load_policy(temporary), cases, resolved)
-    if deploy_yaml is not None:
-        write_deploy_yaml(resolved, deploy_yaml, sdk_joints)
+    if deploy is not None:
+        write_deploy_yaml(resolved, deploy)
     return ExportReport(
         path=target,
         obs_width=width,
