@@ -128,7 +128,7 @@ def compare_backends(
     Raises:
         ConfigError: If a number cannot be, or the two sides do not have the same terms.
     """
-    from unilab_gym.vector_env import make
+    from unilab_gym.factory import make
 
     if steps <= 0 or num_envs <= 0:
         raise ConfigError(f"steps and num_envs must be positive, got {steps} and {num_envs}")

@@ -58,8 +58,8 @@ def facts(task: str, backend: str) -> dict[str, Any]:
 
 def _task_facts(task_id: str, backend: str) -> dict[str, Any]:
     from unilab_gym.contract import contract_hash, resolve
+    from unilab_gym.factory import make
     from unilab_gym.registration import load_task, owner_config
-    from unilab_gym.vector_env import make
 
     owner = owner_config(task_id, backend)
     contract, env = resolve(owner), owner.env

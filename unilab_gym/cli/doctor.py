@@ -76,8 +76,8 @@ def _step_mujoco() -> str:
     import torch
 
     from unilab_gym.config import EnvCfg
+    from unilab_gym.factory import make
     from unilab_gym.registration import owner_config, task_ids
-    from unilab_gym.vector_env import make
 
     task = task_ids()[0]
     cfg: EnvCfg = owner_config(task, "mujoco").env

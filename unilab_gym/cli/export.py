@@ -18,7 +18,8 @@ from unilab_gym.contract import find_run, record_file, resolve, run_record
 from unilab_gym.contract.snapshot import RUN_CONFIG
 from unilab_gym.errors import ConfigError
 from unilab_gym.evaluation import policy_input
-from unilab_gym.vector_env import UnilabVectorEnv, make
+from unilab_gym.factory import make
+from unilab_gym.vector_env import UnilabVectorEnv
 
 _ENVS = 16
 

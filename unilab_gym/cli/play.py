@@ -18,9 +18,10 @@ from unilab_gym.config import OwnerCfg
 from unilab_gym.contract import replay_owner
 from unilab_gym.errors import ConfigError, RunFolderError
 from unilab_gym.evaluation import EvalReport, evaluate
+from unilab_gym.factory import make
 from unilab_gym.registration import load_task
 from unilab_gym.render.video import VideoRecorder
-from unilab_gym.vector_env import UnilabVectorEnv, make
+from unilab_gym.vector_env import UnilabVectorEnv
 
 GRID = 9
 

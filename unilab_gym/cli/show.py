@@ -33,12 +33,11 @@ def list_tasks(args: List) -> None:
 def task_facts() -> list[dict[str, Any]]:
     """Id, summary, widths of policy observation and action, backends."""
     from unilab_gym.contract import contract_hash, resolve
-    from unilab_gym.registration import load_task, task_ids
+    from unilab_gym.registration import list_tasks, owner_config
 
     facts: list[dict[str, Any]] = []
-    for task_id in task_ids():
-        task = load_task(task_id)
-        contract = resolve(task.owner(task.backends[0]))
+    for task in list_tasks():
+        contract = resolve(owner_config(task.id, task.backends[0]))
         facts.append(
             {
                 "id": task.id,

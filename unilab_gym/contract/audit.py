@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -10,7 +9,7 @@ from unilab_gym.contract.guard import ReplayReport, check_replay
 from unilab_gym.contract.owner import KNOWN_BACKENDS, replay_owner
 from unilab_gym.contract.resolve import contract_hash, resolve
 from unilab_gym.contract.snapshot import build_snapshot
-from unilab_gym.registration import load_task, task_ids
+from unilab_gym.registration import list_tasks, load_task, owner_config
 
 
 @dataclass(frozen=True)
@@ -58,12 +57,10 @@ def transfer_matrix(tasks: Iterable[str] | None = None) -> list[Transfer]:
         ConfigError: If an id is unknown or a scene does not compile.
     """
     cells: list[Transfer] = []
-    for task_id in task_ids() if tasks is None else tasks:
-        task = load_task(task_id)
+    found = list_tasks() if tasks is None else map(load_task, tasks)
+    for task in found:
         for source in task.backends:
-            owner = task.owner(source)
-            training = dataclasses.replace(owner.training, sim_backend=source)
-            snapshot = build_snapshot(dataclasses.replace(owner, training=training))
+            snapshot = build_snapshot(owner_config(task.id, source))
             trained = contract_hash(snapshot["resolved"])
             for target in KNOWN_BACKENDS:
                 there, notice = replay_owner(task.id, target)

@@ -6,7 +6,7 @@ import dataclasses
 
 from unilab_gym.config import OwnerCfg
 from unilab_gym.errors import ConfigError, near
-from unilab_gym.registration import load_task
+from unilab_gym.registration import load_task, owner_config
 
 KNOWN_BACKENDS = ("mujoco", "mjwarp")
 """Backends that the package ships."""
@@ -41,7 +41,7 @@ def replay_owner(task_id: str, backend: str, *, strict: bool = True) -> tuple[Ow
             f"{task.id} has no configuration for {backend}: replaying with that of {source} and "
             f"training.sim_backend={backend}"
         )
-    owner = task.owner(source)
+    owner = owner_config(task.id, source)
     training = dataclasses.replace(
         owner.training, play_only=True, sim_backend=backend, sim2sim_strict=strict
     )
