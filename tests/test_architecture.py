@@ -26,7 +26,7 @@ FLOORS = (
     r"tasks(\..*)?",
     r"contract(\..*)?|export(\..*)?|render(\..*)?|evaluation",
     r"vector_(env|arguments|modes|info)|single_env|factory",
-    r"adapters(\..*)?|testing(\..*)?|cli",
+    r"adapters(\..*)?|testing(\..*)?|comparison|cli(\..*)?|__main__",
 )
 """Lowest first; a module imports from its own floor or from below."""
 

@@ -355,7 +355,7 @@ def _perturbed(convert):
 
 
 def test_a_wrong_export_leaves_no_file(contract, tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_export, "_convert", _perturbed(onnx_export._convert))
+    monkeypatch.setattr(onnx_export, "convert", _perturbed(onnx_export.convert))
     path = tmp_path / "new" / "policy.onnx"
     with pytest.raises(ExportMismatchError, match=r"torch .*, onnxruntime .*Nothing was written"):
         export_policy(make_actor(), contract, path, observations=recorded())
