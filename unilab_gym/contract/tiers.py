@@ -115,6 +115,7 @@ _TWINS: Mapping[str, tuple[str, ...]] = {
     "resolved.sim_dt": ("env.sim_dt",),
     "resolved.decimation": ("env.sim_dt", "env.ctrl_dt"),
     "resolved.observations": ("env.observations",),
+    "resolved.actions.terms": ("env.actions",),
     "resolved.commands": ("env.commands",),
     "resolved.network": ("algo",),
 }
