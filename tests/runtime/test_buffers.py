@@ -35,8 +35,8 @@ def test_a_stack_holds_block_after_block_oldest_first():
 
 def test_what_goes_in_comes_out_later_each_block_by_its_latency():
     ctx = context(1)
-    source, lags = ctx.zeros(3), Lags(ctx, "test")
-    lags.build()
+    source, lags = ctx.zeros(3), Lags()
+    lags.build(ctx, "test")
     delays = [DelayCfg(steps=n) for n in (2, 0, 1)]
     line = DelayLine(ctx, [1, 1, 1], delays, lags, [None] * 3, source)
     frame(source, 0)
@@ -51,8 +51,8 @@ def test_what_goes_in_comes_out_later_each_block_by_its_latency():
 
 def test_rows_that_are_kept_or_not_masked_keep_their_frames():
     ctx = context(3)
-    source, lags = ctx.zeros(1), Lags(ctx, "test")
-    lags.build()
+    source, lags = ctx.zeros(1), Lags()
+    lags.build(ctx, "test")
     line = DelayLine(ctx, [1], [DelayCfg(steps=1)], lags, [None], source)
     frame(source, 1)
     line.fill(rows(True, True, True))
@@ -71,11 +71,11 @@ def test_rows_that_are_kept_or_not_masked_keep_their_frames():
 
 def test_drawn_latencies_are_whole_in_range_and_only_the_masked_move():
     ctx = context(500)
-    lags = Lags(ctx, "test")
+    lags = Lags()
     wide, narrow = DelayCfg(steps=(1, 4)), DelayCfg(steps=(0, 1))
     named = (("a", wide), ("b", narrow), ("a", wide))
-    assert [lags.column(name, delay, "test") for name, delay in named] == [0, 1, 0]
-    lags.build()
+    assert [lags.column(ctx, name, delay, "test") for name, delay in named] == [0, 1, 0]
+    lags.build(ctx, "test")
     ready(ctx)
     assert lags.reset(torch.ones(500, dtype=torch.bool))
     first = lags.steps.clone()
@@ -93,10 +93,10 @@ def test_drawn_latencies_are_whole_in_range_and_only_the_masked_move():
 
 def test_a_redraw_comes_every_so_many_steps():
     ctx = context(64)
-    lags = Lags(ctx, "test")
-    lags.column("slow", DelayCfg(steps=(0, 9)), "test")
-    lags.column("fast", DelayCfg(steps=(0, 9), redraw=3), "test")
-    lags.build()
+    lags = Lags()
+    lags.column(ctx, "slow", DelayCfg(steps=(0, 9)), "test")
+    lags.column(ctx, "fast", DelayCfg(steps=(0, 9), redraw=3), "test")
+    lags.build(ctx, "test")
     ready(ctx)
     lags.reset(torch.ones(64, dtype=torch.bool))
     moved = []
@@ -111,10 +111,10 @@ def test_a_redraw_comes_every_so_many_steps():
 
 def test_one_name_is_one_latency():
     ctx = context()
-    lags = Lags(ctx, "test")
-    lags.column("bus", DelayCfg(steps=(0, 2), shared="bus"), "policy/gyro")
+    lags = Lags()
+    lags.column(ctx, "bus", DelayCfg(steps=(0, 2), shared="bus"), "policy/gyro")
     with pytest.raises(ConfigError, match=r"gravity: the shared delay 'bus' is .*policy/gyro has"):
-        lags.column("bus", DelayCfg(steps=(0, 3), shared="bus"), "policy/gravity")
+        lags.column(ctx, "bus", DelayCfg(steps=(0, 3), shared="bus"), "policy/gravity")
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -123,10 +123,10 @@ def test_a_line_is_a_queue_for_every_row(seed):
     n, widths = 5, [2, 1, 3]
     generator = torch.Generator().manual_seed(seed)
     ctx = context(n)
-    source, lags = ctx.zeros(6), Lags(ctx, "test")
+    source, lags = ctx.zeros(6), Lags()
     delays = [DelayCfg(steps=(0, 3)), DelayCfg(steps=2), DelayCfg(steps=(1, 2))]
-    columns = [lags.column("a", delays[0], "a"), None, lags.column("c", delays[2], "c")]
-    lags.build()
+    columns = [lags.column(ctx, "a", delays[0], "a"), None, lags.column(ctx, "c", delays[2], "c")]
+    lags.build(ctx, "test")
     ready(ctx, seed)
     line = DelayLine(ctx, widths, delays, lags, columns, source)
     queues = [[deque(maxlen=4) for _ in widths] for _ in range(n)]

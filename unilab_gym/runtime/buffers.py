@@ -95,18 +95,17 @@ class Lags:
     Columns are added while managers are built; those that share a name are one draw.
     """
 
-    def __init__(self, ctx: BuildContext, owner: str) -> None:
-        """Starts without columns; the owner names what is saved."""
-        self._ctx = ctx
-        self._owner = owner
+    def __init__(self) -> None:
+        """Starts without columns."""
         self._named: dict[str, tuple[int, DelayCfg, str]] = {}
         self._draws: dict[str, list[Callable[[], Tensor]]] = {"reset": [], "step": []}
         self._timers: list[StepTimer | None] = []
 
-    def column(self, name: str, cfg: DelayCfg, term: str) -> int:
+    def column(self, ctx: BuildContext, name: str, cfg: DelayCfg, term: str) -> int:
         """The column of a draw.
 
         Args:
+            ctx: The build context.
             name: Keys the draw.
             cfg: The latency.
             term: Who asks, for errors.
@@ -121,7 +120,6 @@ class Lags:
                     f"{term}: the shared delay {cfg.shared!r} is {cfg}, {known[2]} has {known[1]}"
                 )
             return known[0]
-        ctx = self._ctx
         redraw = None if cfg.redraw is None else cfg.redraw * ctx.control_dt
         with ctx.owned(name):
             timer = None if redraw is None else StepTimer(ctx, (redraw, redraw), "delay timer")
@@ -139,15 +137,17 @@ class Lags:
     def _keep(self) -> Tensor:
         return self._never_drawn
 
-    def build(self) -> None:
-        """Allocates what lasts; no column can be added afterwards."""
-        count, ctx = len(self._timers), self._ctx
-        with ctx.owned(self._owner):
+    def build(self, ctx: BuildContext, owner: str) -> None:
+        """Allocates what lasts, saved under the owner; no column can be added afterwards."""
+        count = len(self._timers)
+        self._redrawn = any(timer is not None for timer in self._timers)
+        if not count:
+            return
+        with ctx.owned(owner):
             self.steps = ctx.zeros(count, key="delay/steps")
             self._scratch = ctx.scratch(count, key="delay/drawn")
-        self._never_drawn = ctx.tensor([[0.0]]).expand(ctx.num_envs, 1)
-        self._not_due = ctx.tensor([[False]], dtype=torch.bool).expand(ctx.num_envs, 1)
-        self._redrawn = any(timer is not None for timer in self._timers)
+            self._never_drawn = ctx.scratch(1, key="delay/never")
+            self._not_due = ctx.scratch(1, dtype=torch.bool, key="delay/not_due")
 
     def __len__(self) -> int:
         return len(self._timers)
@@ -215,21 +215,25 @@ class DelayLine:
         self._drawn = any(column is not None for column in columns)
         self._newest, self._strides = ctx.tensor(newest), ctx.tensor([-float(s) for s in steps])
         lag = [x for x, width in zip(fixed, widths, strict=True) for _ in range(width)]
-        where = [n - s * x for n, s, x in zip(newest, steps, lag, strict=True)]
-        self._index = ctx.tensor(where, dtype=torch.int64).expand(ctx.num_envs, -1)
+        self._shape = (ctx.num_envs, len(newest))
         if self._drawn:
-            self._index = ctx.zeros(len(where), dtype=torch.int64, key="delay/index")
-        self._scratch = ctx.scratch(len(where), key="delay/position")
-        rows, constant = ctx.num_envs, ctx.tensor(fixed).view(-1, 1)
+            self._index = ctx.zeros(len(newest), dtype=torch.int64, key="delay/index")
+            self._scratch = ctx.scratch(len(newest), key="delay/position")
+        else:
+            where = [n - s * x for n, s, x in zip(newest, steps, lag, strict=True)]
+            self._index = ctx.tensor([where], dtype=torch.int64)
+        constants = ctx.tensor(fixed).view(-1, 1)
         self._lags = [
-            (constant[i] if c is None else lags.steps[:, c : c + 1]).expand(rows, width)
+            (constants[i] if c is None else lags.steps[:, c : c + 1], width)
             for i, (c, width) in enumerate(zip(columns, widths, strict=True))
         ]
 
     def read_lags(self) -> None:
         """Latencies were drawn: turns them into columns of the stack."""
         if self._drawn:
-            position = torch.cat(self._lags, 1, out=self._scratch)
+            rows, _ = self._shape
+            parts = [lag.expand(rows, width) for lag, width in self._lags]
+            position = torch.cat(parts, 1, out=self._scratch)
             position.mul_(self._strides).add_(self._newest)
             self._index.copy_(position)
 
@@ -241,7 +245,7 @@ class DelayLine:
                 nothing); None moves every row.
         """
         pushed = self._stack.pushed()
-        torch.gather(pushed, 1, self._index, out=self.delayed)
+        torch.gather(pushed, 1, self._index.expand(self._shape), out=self.delayed)
         if keep is None:
             self._stack.frames.copy_(pushed)
         else:

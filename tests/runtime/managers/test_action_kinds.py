@@ -146,17 +146,18 @@ def test_a_huge_action_is_the_box_or_the_force_limit(tmp_path, backend):
 
 
 @pytest.mark.parametrize(
-    ("func", "kind", "message"),
+    ("func", "needed", "kind"),
     [
-        (JointPositionAction, "motor", "JointPositionAction needs an actuator of kind 'position'"),
-        (RelativeJointPositionAction, "velocity", "'servo' of joint 'hinge' is of kind 'velocity'"),
-        (JointVelocityAction, "motor", "JointVelocityAction needs .* 'velocity'; 'servo'"),
-        (JointEffortAction, "position", "JointEffortAction needs .* 'motor'; .* 'position'"),
-        (JointPositionAction, "other", "is of kind 'other'"),
+        (JointPositionAction, "position", "motor"),
+        (RelativeJointPositionAction, "position", "velocity"),
+        (JointVelocityAction, "velocity", "motor"),
+        (JointEffortAction, "motor", "position"),
+        (JointPositionAction, "position", "other"),
     ],
 )
-def test_an_action_of_another_kind_than_the_actuator_is_refused(tmp_path, func, kind, message):
-    with pytest.raises(ConfigError, match=f"actions/a: .*{message}"):
+def test_an_action_of_another_kind_than_the_actuator_is_refused(tmp_path, func, needed, kind):
+    message = f"actions/a: joint 'hinge' needs a {needed} actuator, it has the {kind} actuator"
+    with pytest.raises(ConfigError, match=message):
         made(hinge(tmp_path, kind, cfg(func), q=joint_pos))
 
 
@@ -179,6 +180,23 @@ def test_a_list_of_all_joints_keeps_its_order():
         moved = actions.ctrl[0] - torch.tensor(index.default_ctrl)
         for column, joint in enumerate(joints):
             assert moved[index.actuator_of(joint).index] == pytest.approx(2.0 ** -(column + 1))
+
+
+def test_a_relative_action_goes_on_from_a_restored_state(tmp_path):
+    action = cfg(RelativeJointPositionAction, delay=1, scale=0.5)
+    env = started(walker_cfg(tmp_path, actions={"legs": action}, terminations={}), 3)
+    actions = random_actions(env, 8)
+    for step in actions[:4]:
+        env.step(step)
+    saved = env.get_state()
+
+    def targets():
+        return [env.step(step) and env.rt.actions.ctrl.clone() for step in actions[4:]]
+
+    first = targets()
+    env.set_state(saved)
+    assert all(torch.equal(a, b) for a, b in zip(first, targets(), strict=True))
+    env.close()
 
 
 # --- delay ----------------------------------------------------------------------------------------

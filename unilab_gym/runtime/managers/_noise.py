@@ -40,40 +40,39 @@ class Draws:
         self, ctx: BuildContext, columns: Sequence[Column], phase: str, key: str = ""
     ) -> None:
         """Registers the streams: normal ones in a row, so that one operation transforms them."""
-        self._ctx = ctx
         self._columns = list(columns)
         self._uniform: dict[int, Callable[[], Tensor]] = {}
-        self._normal: dict[int, Callable[[], Tensor]] = {}
+        self._normal: dict[int, tuple[int, Callable[[], Tensor]]] = {}
         normal = [c for c in self._columns if isinstance(c.cfg, GaussianNoiseCfg)]
+        factors: list[float] = []
         for column in normal:
             with ctx.owned(column.owner):
                 draw = ctx.uniform(column.width, phase, -_UNIT, _UNIT, key)
-            self._normal[column.start] = draw
+            self._normal[column.start] = (len(factors), draw)
+            assert isinstance(column.cfg, GaussianNoiseCfg)
+            factors += [column.cfg.std * math.sqrt(2.0)] * column.width
+            factors += [0.0] * (column.width % 2)  # as the block pads
         for column in self._columns:
             if isinstance(column.cfg, UniformNoiseCfg):
                 with ctx.owned(column.owner):
                     draw = ctx.uniform(column.width, phase, column.cfg.low, column.cfg.high, key)
                 self._uniform[column.start] = draw
+        if normal:
+            self._factors = ctx.tensor(factors)
+            self._values = ctx.scratch(len(factors), key=f"{key or 'noise'}/{phase}")
         self._runs: list[tuple[int, Tensor]] | None = None
         self._source: Tensor | None = None
 
     def _bind(self) -> list[tuple[int, Tensor]]:
         """Views of every draw; the block exists from the first draw on."""
         parts = {start: draw() for start, draw in self._uniform.items()}
-        if self._normal:
-            first, *others = [draw() for draw in self._normal.values()]
-            last = others[-1] if others else first
-            offset = first.storage_offset()
-            width = last.storage_offset() + last.shape[1] - offset
-            self._source = first.as_strided((first.shape[0], width), first.stride())
-            self._values = torch.zeros_like(self._source, memory_format=torch.contiguous_format)
-            self._factor = torch.zeros_like(self._values[0])
-            for column in self._columns:
-                if column.start in self._normal:
-                    assert isinstance(column.cfg, GaussianNoiseCfg)
-                    at = self._normal[column.start]().storage_offset() - offset
-                    parts[column.start] = self._values[:, at : at + column.width]
-                    self._factor[at : at + column.width] = column.cfg.std * math.sqrt(2.0)
+        widths = {column.start: column.width for column in self._columns}
+        for start, (at, draw) in self._normal.items():
+            if self._source is None:
+                first = draw()
+                self._source = first.as_strided(self._values.shape, first.stride())
+            assert draw().storage_offset() == self._source.storage_offset() + at
+            parts[start] = self._values[:, at : at + widths[start]]
         return [(column.start, parts[column.start]) for column in self._columns]
 
     def runs(self) -> list[tuple[int, Tensor]]:
@@ -81,7 +80,7 @@ class Draws:
         if self._runs is None:
             self._runs = merged(self._bind())
         if self._source is not None:
-            torch.erfinv(self._source, out=self._values).mul_(self._factor)
+            torch.erfinv(self._source, out=self._values).mul_(self._factors)
         return self._runs
 
 
@@ -111,10 +110,11 @@ class Corruption:
         self._has_noise, self._has_bias = bool(noise), bool(bias)
         self._drawn = Draws(ctx, bias, "reset", "bias")
         width = sum(column.width for column in bias)
-        self.bias = ctx.zeros(width, key="bias")
-        """`[N, columns with a bias]`, of the running episode."""
-        self._scratch = ctx.scratch(width, key="bias/scratch")
         parts: list[tuple[int, Tensor]] = []
+        if bias:
+            self.bias = ctx.zeros(width, key="bias")
+            """`[N, columns with a bias]`, of the running episode."""
+            self._scratch = ctx.scratch(width, key="bias/scratch")
         at = 0
         for column in bias:
             parts.append((column.start, self.bias[:, at : at + column.width]))

@@ -91,7 +91,7 @@ class ActionManager:
         for order_ in range(_ORDERS):
             ctx.frame.provide(Action(order_), self._history[:, order_])
         self._relative = self._bind_relative(ctx)
-        self._lags = Lags(ctx, "actions")
+        self._lags = Lags()
         with ctx.owned("actions"):
             self._line = self._bind_delay(ctx, terms)
 
@@ -118,8 +118,8 @@ class ActionManager:
             owner = f"actions/{name}"
             draw = owner if delay.shared is None else f"actions/delay {delay.shared}"
             drawn = delay.low < delay.high
-            columns.append(self._lags.column(draw, delay, owner) if drawn else None)
-        self._lags.build()
+            columns.append(self._lags.column(ctx, draw, delay, owner) if drawn else None)
+        self._lags.build(ctx, "actions")
         if not any(delay.high for delay in delays.values()):
             return None
         widths = [len(spec.joints) for spec in self.specs.values()]

@@ -78,7 +78,7 @@ class _Group:
             draw = owner if term.delay is None else f"{owner}/{name}"
             if delay.shared is not None:
                 draw = f"observations/delay {delay.shared}"
-            column = lags.column(draw, delay, f"{owner}/{name}")
+            column = lags.column(ctx, draw, delay, f"{owner}/{name}")
         self.terms.append(
             ObservationTermInfo(name, start, width, term, history, delay, group.flatten)
         )
@@ -200,7 +200,7 @@ class ObservationManager:
         """
         self._terms: dict[str, BoundTerm] = {}
         self._groups: dict[str, _Group] = {}
-        self._lags = Lags(ctx, "observations")
+        self._lags = Lags()
         for group_name, cfg in groups.items():
             if not cfg.terms:
                 raise ConfigError(f"observations/{group_name}: a group needs at least one term")
@@ -214,7 +214,7 @@ class ObservationManager:
                     )
                 group.add(ctx, self._lags, name, key, self._terms[key].width)
             self._groups[group_name] = group
-        self._lags.build()
+        self._lags.build(ctx, "observations")
         for group in self._groups.values():
             group.finish(ctx, self._lags)
         self._updated = [term for term in self._terms.values() if term.has_update]
