@@ -17,7 +17,7 @@ PACKAGE = Path(unilab_gym.__file__).resolve().parent
 
 FLOORS = (
     r"errors",
-    r"math|model_index|serialize|config|assets|registration|io(\..*)?",
+    r"math|model_index|serialize|signals|config|assets|registration|io(\..*)?",
     r"backends\.base",
     r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
     r"|runtime\.(command_term|event_term)|motion|motion\.(clip|convert|library|sampler)",
@@ -59,7 +59,7 @@ COLD = {
     "runtime/term.py:BuildContext.tensor",
     "runtime/reads.py:JointPosRel.build",
     "runtime/reads.py:GeomHeight.build",
-    "mdp/actions.py:JointPositionAction.resolve",
+    "mdp/actions.py:JointAction.resolve",
     "mdp/events.py:_check",
     # Called between steps.
     "runtime/env.py:ManagerBasedRlEnv._begin",

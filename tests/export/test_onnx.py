@@ -313,7 +313,7 @@ def test_metadata_follows_the_columns_of_the_action(contract):
     actions["joints"] = joints["names"][::-1]
     actions["box"] = [None, *actions["box"][1:]]
     (first, second, *_) = contract["observations"]["policy"]["terms"]
-    first.update(scale=[0.1, 0.2, 0.3], clip=[-5.0, None], history=4)
+    first.update(scale=[0.1, 0.2, 0.3], clip=[-5.0, None], history=5)
     second.update(scale=[2.0, 2.0, 2.0])
     metadata = csv_metadata(contract)
     for key, name in (

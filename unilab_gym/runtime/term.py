@@ -64,7 +64,8 @@ class ActionSpec:
     """A resolved action term: plain numbers, no torch."""
 
     kind: str
-    """What an action means: "joint_position"."""
+    """What an action means: "joint_position", "relative_joint_position" (the joint's position is
+    added), "joint_velocity" or "joint_effort"."""
     joints: tuple[str, ...]
     actuators: tuple[str, ...]
     scale: tuple[float, ...]
@@ -257,7 +258,8 @@ class Term:
 
     Subclasses are decorated with `@term(...)`; their parameters are keyword-only. An observation
     is computed at both boundaries of a step, for every row, so a class used there must not
-    advance its state when it is called.
+    advance its state when it is called: it advances in `update`, once a step. Other terms are
+    called once a step and advance in `__call__`.
     """
 
     def __init__(self, ctx: BuildContext) -> None:
@@ -268,6 +270,12 @@ class Term:
     def __call__(self, frame: TermFrame) -> Tensor:
         """The value at this boundary, `[N]` or `[N, d]`."""
         raise NotImplementedError(type(self).__name__)
+
+    def update(self, frame: TermFrame) -> None:
+        """Observations only: a step has passed; called at Frame A, before `__call__`.
+
+        Of a quarantined row it sees a state that means nothing; `reset` clears that.
+        """
 
     def reset(self, mask: Tensor) -> None:
         """Clears the state of the rows where `mask` `[N]` is true."""
@@ -291,6 +299,16 @@ class BoundTerm:
         """The value at this boundary, `[N]` or `[N, d]`."""
         return self._call(self._frame)
 
+    @property
+    def has_update(self) -> bool:
+        """Whether the term is a class that advances in `update`."""
+        own: Any = getattr(cast("Any", type(self.instance)), "update", None)
+        return own is not None and own is not Term.update
+
+    def update(self) -> None:
+        """Advances the term's state by one step."""
+        self.instance.update(self._frame)
+
     def reset(self, mask: Tensor) -> None:
         """Resets the term's state where the mask is true."""
         reset = getattr(self.instance, "reset", None)
@@ -299,7 +317,13 @@ class BoundTerm:
 
 
 def bind_term(
-    ctx: BuildContext, manager: str, name: str, cfg: TermCfg, phases: tuple[str, ...] = ("step",)
+    ctx: BuildContext,
+    manager: str,
+    name: str,
+    cfg: TermCfg,
+    phases: tuple[str, ...] = ("step",),
+    *,
+    updates: bool = False,
 ) -> BoundTerm:
     """Builds a term: checks parameters, declares reads, allocates state.
 
@@ -309,6 +333,7 @@ def bind_term(
         name: The term's name in the config.
         cfg: Function or class and parameters.
         phases: In which refreshes its reads must be valid.
+        updates: Whether the manager calls `update`; a class that has one is refused elsewhere.
 
     Raises:
         ConfigError: With the term's path in front.
@@ -329,7 +354,13 @@ def bind_term(
             call: Callable[..., Tensor] = instance
         else:
             call = functools.partial(func, **params)
-    return BoundTerm(owner, width, scalar, params, reads, frame, call, instance)
+    bound = BoundTerm(owner, width, scalar, params, reads, frame, call, instance)
+    if bound.has_update and not updates:
+        raise ConfigError(
+            f"{owner}: {func_name(cfg.func)} advances in update(), which only observations "
+            "have; here a term is called once a step and advances in __call__"
+        )
+    return bound
 
 
 @contextmanager
