@@ -11,6 +11,7 @@ at time limits from `terminal_observation`, which the adapter fills.
 from __future__ import annotations
 
 import dataclasses
+import time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -127,7 +128,9 @@ def train(args: Args) -> tuple[Path, float, float]:
     env = Sb3VecEnv(base)
     model = make_model(args, env)
     before = mean_return(args, actor_of(model))
+    started = time.perf_counter()
     model.learn(timesteps, log_interval=None)
+    tracker.iteration(model.num_timesteps, time.perf_counter() - started)
     model.save(folder / "sb3_model.zip")
     report = export_policy(
         actor_of(model),
@@ -136,7 +139,7 @@ def train(args: Args) -> tuple[Path, float, float]:
         observations=base.unwrapped.get_observations()["policy"],
     )
     after = mean_return(args, load_policy(report.path))
-    tracker.finish({"mean_return": after, "env_steps": model.num_timesteps})
+    tracker.finish({"mean_return": after})
     env.close()
     print(f"mean return {before:.2f} -> {after:.2f}; verified policy: {report.path}")
     return folder, before, after

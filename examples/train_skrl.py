@@ -13,6 +13,8 @@ tensor on the device; the plain wrapper copies actions to the host.
 from __future__ import annotations
 
 import dataclasses
+import time
+import warnings
 from pathlib import Path
 from typing import Any, Literal
 
@@ -180,12 +182,17 @@ def train(args: Args) -> tuple[Path, float, float]:
         f"unilab_gym:{args.task}", num_envs=args.num_envs, backend=args.backend, seed=args.seed
     )
     assert base.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+    # skrl 2.1 copies tensors with torch.tensor(...), about which torch warns.
+    warnings.filterwarnings("ignore", "To copy construct from a tensor", UserWarning)
     env = wrap_env(base, verbose=False)
     agent = make_agent(args, env)
     before = mean_return(args, agent.policy.net)
-    cfg = {"timesteps": timesteps, "headless": True, "close_environment_at_exit": False}
+    cfg = {"timesteps": timesteps, "headless": True, "disable_progressbar": True}
+    cfg["close_environment_at_exit"] = False
     trainer = SequentialTrainer(cfg=cfg, env=env, agents=agent)
+    started = time.perf_counter()
     trainer.train()
+    tracker.iteration(timesteps * args.num_envs, time.perf_counter() - started)
     report = export_policy(
         agent.policy.net,
         resolve_contract(owner),
@@ -193,7 +200,7 @@ def train(args: Args) -> tuple[Path, float, float]:
         observations=base.unwrapped.get_observations()["policy"],
     )
     after = mean_return(args, load_policy(report.path))
-    tracker.finish({"mean_return": after, "env_steps": timesteps * args.num_envs})
+    tracker.finish({"mean_return": after})
     base.close()
     print(f"mean return {before:.2f} -> {after:.2f}; verified policy: {report.path}")
     return folder, before, after
