@@ -89,7 +89,9 @@ CHANGES = {
     "ObservationGroupCfg.corrupt": {"observations.policy.corrupt": False},
     "ActionTermCfg.delay": {"actions.legs.delay": 1},
     "RewardTermCfg.weight": {"rewards.rate.weight": -1.0},
-    "TerminationTermCfg.time_out": {"terminations.time_out.time_out": False},
+    "TerminationTermCfg.time_out": {
+        "terminations.trunk.time_out": True,
+    },
     "EventTermCfg.interval_s": {"events.push.interval_s": [0.1, 0.1]},
     "MetricTermCfg.reduce": {"metrics.k.reduce": "max"},
     "MetricTermCfg.play_only": {"metrics.k.play_only": True},
