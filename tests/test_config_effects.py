@@ -54,6 +54,8 @@ CHANGES = {
     "RewardTermCfg.weight": {"rewards.rate.weight": -1.0},
     "TerminationTermCfg.time_out": {"terminations.time_out.time_out": False},
     "EventTermCfg.interval_s": {"events.push.interval_s": [0.1, 0.1]},
+    "EventTermCfg.global_interval": {"events.push.global_interval": True},
+    "EventTermCfg.min_steps_between": {"events.root.min_steps_between": 100},
     "MetricTermCfg.reduce": {"metrics.k.reduce": "max"},
     "MetricTermCfg.play_only": {"metrics.k.play_only": True},
 }

@@ -157,10 +157,18 @@ class CommandTermCfg(TermCfg):
 class EventTermCfg(TermCfg):
     """Something that happens to the simulation; `func` is an `EventTerm` class."""
 
-    mode: Literal["startup", "reset", "interval"]
-    """startup: once, at the first reset; reset: at each reset; interval: every `interval_s`."""
+    mode: Literal["startup", "reset", "interval", "step"]
+    """startup: once, at the first reset; reset: at each reset; interval: every `interval_s`;
+    step: at every step."""
     interval_s: tuple[float, float] | None = None
-    """Range of the time between two events, drawn per environment (mode interval only)."""
+    """Range of the time between two events, drawn anew for each (mode interval only)."""
+    global_interval: bool = False
+    """Whether one countdown serves all environments, which are then due together (mode interval
+    only). It follows environment 0's stream and restarts where all rows reset at once; without
+    it each environment has its own, which restarts when that environment resets."""
+    min_steps_between: int = 0
+    """Control steps that must have passed in an environment since its event was last applied; a
+    reset that comes earlier leaves the default state (mode reset only). 0 applies it always."""
     in_play: bool = False
     """Whether it also happens with `play=True`; randomization does not."""
 
@@ -168,16 +176,22 @@ class EventTermCfg(TermCfg):
         """Checks that the interval belongs to the mode.
 
         Raises:
-            ConfigError: If the mode is unknown, or an interval is missing, not asked for, or not
-                ordered.
+            ConfigError: If the mode is unknown, an interval is missing, not asked for, or not
+                ordered, or a setting of another mode is given.
         """
         super().__post_init__()
-        _one_of("mode", self.mode, ("startup", "reset", "interval"))
+        _one_of("mode", self.mode, ("startup", "reset", "interval", "step"))
         object.__setattr__(self, "interval_s", freeze(self.interval_s))
         if (self.mode == "interval") != (self.interval_s is not None):
             raise ConfigError(f"interval_s goes with mode 'interval' only, got {self.mode!r}")
         if self.interval_s is not None and not 0 < self.interval_s[0] <= self.interval_s[1]:
             raise ConfigError(f"interval_s must be 0 < low <= high, got {self.interval_s}")
+        if self.global_interval and self.mode != "interval":
+            raise ConfigError(f"global_interval goes with mode 'interval' only, got {self.mode!r}")
+        if self.min_steps_between and self.mode != "reset":
+            raise ConfigError(f"min_steps_between goes with mode 'reset' only, got {self.mode!r}")
+        if self.min_steps_between < 0:
+            raise ConfigError(f"min_steps_between must not be negative: {self.min_steps_between}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -138,6 +138,20 @@ def test_the_starting_phase_is_drawn_for_masked_rows_and_kept():
     assert (clock.value[mask] != first[mask]).any(1).all()
 
 
+def test_a_reset_of_others_does_not_move_the_clock_of_a_row_whose_command_was_held():
+    """The reward of the coming step judges the gait that the policy saw."""
+    clock, frame = gait([3, 9, 4])
+    before = clock.value.clone(), clock.parts["stance"].clone()
+    frame[Command("c")].zero_()  # held at zero between two steps
+    clock.reset(torch.tensor([True, False, False]), frame)
+    assert torch.equal(clock.value[1:], before[0][1:])
+    assert torch.equal(clock.parts["stance"][1:], before[1][1:])
+    assert not clock.value[0].any()
+    clock.update(frame)
+    assert not clock.value.any()
+    assert clock.parts["stance"].all()
+
+
 def test_a_gait_of_a_command_that_is_not_there():
     ctx = context()
     params = {"command": "c", "frequency": 2.0, "stance_share": 0.6}

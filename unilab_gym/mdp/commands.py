@@ -108,6 +108,7 @@ class TrotGait(CommandTerm):
         self._uniform = ctx.uniform(1, "reset")
         self.value = ctx.zeros(4)
         self._stance = ctx.zeros(4, dtype=torch.bool)
+        self._fresh = torch.zeros_like(self.value), torch.zeros_like(self._stance)
         self.parts = {"stance": self._stance}
 
     @classmethod
@@ -127,23 +128,29 @@ class TrotGait(CommandTerm):
             "standing_norm": standing_norm,
         }
 
-    def _refresh(self, frame: TermFrame) -> None:
-        still = frame[Command(self._command)].square().sum(-1, keepdim=True) < self._standing_sq
-        elapsed = frame[EpisodeStep()].unsqueeze(1) * self._rate
-        phase = (elapsed + self._phase_0).frac_()  # [N, 4], in periods
-        torch.lt(phase, self._stance_share, out=self._stance)
-        self._stance.logical_or_(still)
+    def _still(self, frame: TermFrame) -> Tensor:  # [N, 1] bool
+        return frame[Command(self._command)].square().sum(-1, keepdim=True) < self._standing_sq
+
+    def _write(self, phase: Tensor, still: Tensor, value: Tensor, stance: Tensor) -> None:
+        """Outputs of the legs' phases `[N, 4]`, in periods from 0 to 1."""
+        torch.lt(phase, self._stance_share, out=stance)
+        stance.logical_or_(still)
         angle = phase[:, :2] * (2.0 * torch.pi)  # FL stands for FL and RR, FR for FR and RL
-        torch.sin(angle, out=self.value[:, 0::2])
-        torch.cos(angle, out=self.value[:, 1::2])
-        self.value.masked_fill_(still, 0.0)
+        torch.sin(angle, out=value[:, 0::2])
+        torch.cos(angle, out=value[:, 1::2])
+        value.masked_fill_(still, 0.0)
 
     def reset(self, mask: Tensor, frame: TermFrame) -> None:
-        """Draws a phase for the new episode."""
-        drawn = self._uniform() + self._legs
-        torch.where(mask.unsqueeze(1), drawn, self._phase_0, out=self._phase_0)
-        self._refresh(frame)
+        """Draws a phase for the new episode; rows outside the mask keep what they show."""
+        mask = mask.unsqueeze(1)
+        phase = (self._uniform() + self._legs).frac_()
+        self._write(phase, self._still(frame), *self._fresh)
+        torch.where(mask, phase, self._phase_0, out=self._phase_0)
+        for current, fresh in zip((self.value, self._stance), self._fresh, strict=True):
+            torch.where(mask, fresh, current, out=current)
 
     def update(self, frame: TermFrame) -> None:
         """Moves the clock to this boundary."""
-        self._refresh(frame)
+        elapsed = frame[EpisodeStep()].unsqueeze(1) * self._rate
+        phase = (elapsed + self._phase_0).frac_()
+        self._write(phase, self._still(frame), self.value, self._stance)

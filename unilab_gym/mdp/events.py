@@ -36,6 +36,8 @@ def _one_body(ctx: BuildContext, pattern: str) -> int:
 class ResetRootUniform(ResetEvent):
     """Default root pose moved by uniform draws: xy in m, yaw in rad, velocities in m/s, rad/s."""
 
+    assigns = True
+
     def __init__(
         self,
         ctx: BuildContext,

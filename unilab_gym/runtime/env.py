@@ -31,7 +31,7 @@ from unilab_gym.runtime.managers.metrics import MetricsManager
 from unilab_gym.runtime.managers.observations import ObservationManager
 from unilab_gym.runtime.managers.rewards import RewardManager
 from unilab_gym.runtime.managers.terminations import TerminationManager
-from unilab_gym.runtime.reads import Action, EpisodeStep
+from unilab_gym.runtime.reads import Action, EpisodeStep, Terminated
 from unilab_gym.runtime.receipts import ReceiptLedger
 from unilab_gym.runtime.step import Runtime, advance, masked_reset
 from unilab_gym.runtime.term import BuildContext
@@ -144,11 +144,14 @@ class ManagerBasedRlEnv:
         self.read_plan: SceneTensorReadPlan = frame.plan()
         orders = [read.order for read in self.read_plan.runtime if isinstance(read, Action)]
         actions.use_orders(1 + max(orders, default=0))
+        terminations.use_reads(any(isinstance(r, Terminated) for r in self.read_plan.runtime))
         frame.bind(backend.compile_reads(self.read_plan.engine))
         rng.build()
         ctx.carriers.trim()
         rng.set_keys(rng_module.constructor_keys(self.seed, self.num_envs, self.rank))
-        for manager in (observations, rewards, terminations, metrics):
+        events.restores |= commands.adds_to_reset
+        rng.draw()  # so that checks see draws
+        for manager in (observations, rewards, terminations, metrics, events):
             manager.check()
         self.rt = Runtime(
             backend=backend,

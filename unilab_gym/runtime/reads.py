@@ -509,7 +509,7 @@ class EpisodeStep(RuntimeRead):
 
 @dataclass(frozen=True, eq=False)
 class Terminated(RuntimeRead):
-    """Whether a termination term fired in this step, `[N]` bool."""
+    """Whether a termination term fired in this step, `[N]` bool; false once a row has reset."""
 
     term: str
 
