@@ -171,15 +171,19 @@ class ManagerBasedRlEnv:
             carriers=ctx.carriers,
             episode_step=episode_step,
         )
-        self._final = {name: torch.zeros_like(o) for name, o in observations.buffers.items()}
         self._mask = ctx.zeros(dtype=torch.bool)
         self._started = ctx.zeros(dtype=torch.bool)
         self._needs_startup = True
-        self.state = TorchEnvState(
-            obs=observations.buffers,
-            reward=rewards.reward,
-            terminated=terminations.terminated,
-            truncated=terminations.truncated,
+        self.state = self._published()
+
+    def _published(self) -> TorchEnvState:
+        rt = self.rt
+        self._final = {name: torch.zeros_like(o) for name, o in rt.observations.buffers.items()}
+        return TorchEnvState(
+            obs=rt.observations.buffers,
+            reward=rt.rewards.reward,
+            terminated=rt.terminations.terminated,
+            truncated=rt.terminations.truncated,
             final_obs=self._final,
         )
 

@@ -39,7 +39,10 @@ class RewardManager:
         self._step = ctx.zeros(len(active))  # weight x value x dt
         self.sums = ctx.carriers.columns(len(active))
         """Sum of weight x value x dt over the running episode."""
-        self.reward = ctx.zeros()
+        self.accrued = ctx.zeros(2)
+        """What a step adds to an episode: (reward, 1 step)."""
+        self.accrued[:, 1] = 1.0
+        self.reward = self.accrued[:, 0]
         for column, name in enumerate(self.names):
             ctx.frame.provide(RewardSum(name), self.sums[:, column])
 
