@@ -20,7 +20,7 @@ FLOORS = (
     r"math|model_index|serialize|config|assets|registration|io(\..*)?",
     r"backends\.base",
     r"scene|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
-    r"|runtime\.(command_term|event_term)|motion|motion\.(clip|convert|library|sampler)",
+    r"|runtime\.(command_term|event_term|curriculum_term|recorder_term)|motion|motion\.(clip|convert|library|sampler)",
     r"runtime\.managers(\..*)?|mdp(\..*)?|motion\.command",
     r"runtime\.(log|step|state|env)",
     r"tasks(\..*)?",
@@ -33,7 +33,14 @@ FLOORS = (
 UPWARD = {("evaluation", "vector_env")}
 """Imports inside a function that go up: the evaluation asks whether it was given our face."""
 
-TERMS_REST_ON = {"term", "reads", "command_term", "event_term"}
+TERMS_REST_ON = {
+    "term",
+    "reads",
+    "command_term",
+    "event_term",
+    "curriculum_term",
+    "recorder_term",
+}
 """What `mdp` and `motion.command` may know of the runtime."""
 
 NUMPY = (

@@ -8,8 +8,8 @@ from helpers.probe import counter, one, walker_cfg, write_probe
 
 import unilab_gym
 from unilab_gym import config
-from unilab_gym.config import EventTermCfg, MetricTermCfg, apply_overrides
-from unilab_gym.mdp import events
+from unilab_gym.config import CurriculumTermCfg, EventTermCfg, MetricTermCfg, apply_overrides
+from unilab_gym.mdp import curriculums, events
 
 STEPS = 40
 TERM = "observations.policy.terms.joint_vel"
@@ -28,6 +28,7 @@ CHANGES = {
     "EnvCfg.commands": {"commands.twist.params.standing_fraction": 0.5},
     "EnvCfg.events": {"events.friction.params.slide": [2.0, 3.0]},
     "EnvCfg.metrics": {"metrics.k.func": one},
+    "EnvCfg.curriculum": {"curriculum.fade.params.stages": [[5, 0.0]]},
     "EnvCfg.play": {"play": True},
     "SceneCfg.ground": {"scene.ground": "none"},
     "SceneCfg.ground_friction": {"scene.ground_friction": 0.1},
@@ -79,6 +80,12 @@ def base(tmp_path):
         metrics={
             "k": MetricTermCfg(func=counter),
             "in_play": MetricTermCfg(func=one, play_only=True),
+        },
+        curriculum={
+            "fade": CurriculumTermCfg(
+                func=curriculums.RewardWeightStages,
+                params={"reward": "rate", "stages": ((30, -0.5),)},
+            )
         },
         episode_length_s=0.6,
         sim=config.SimCfg(num_threads=1, iterations=4, ls_iterations=8),

@@ -28,6 +28,7 @@ __all__ = [
     "ActionTermCfg",
     "AlgoCfg",
     "CommandTermCfg",
+    "CurriculumTermCfg",
     "EnvCfg",
     "EventTermCfg",
     "MetricTermCfg",
@@ -214,6 +215,11 @@ class MetricTermCfg(TermCfg):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CurriculumTermCfg(TermCfg):
+    """Something that moves weights, ranges or thresholds; `func` is a `CurriculumTerm` class."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimCfg:
     """Engine settings, the same on every backend."""
 
@@ -290,6 +296,10 @@ class EnvCfg:
     """Generated in this order; a later one may read an earlier one."""
     events: Mapping[str, EventTermCfg] = field(default_factory=dict[str, EventTermCfg])
     metrics: Mapping[str, MetricTermCfg] = field(default_factory=dict[str, MetricTermCfg])
+    curriculum: Mapping[str, CurriculumTermCfg] = field(
+        default_factory=dict[str, CurriculumTermCfg]
+    )
+    """What moves parameters while training; each parameter by one curriculum."""
     play: bool = False
     """Whether this is the play variant, see `for_play`."""
 
@@ -328,13 +338,18 @@ class EnvCfg:
         return max(1, round(self.episode_length_s / self.ctrl_dt))
 
     def for_play(self) -> EnvCfg:
-        """The same environment without noise, randomization and pushes."""
+        """The same environment without noise, randomization, pushes and curriculum.
+
+        Parameters keep the values of the config: those from before a curriculum's first stage.
+        """
         groups = {
             name: dataclasses.replace(group, corrupt=False)
             for name, group in self.observations.items()
         }
         events = {name: event for name, event in self.events.items() if event.in_play}
-        return dataclasses.replace(self, observations=groups, events=events, play=True)
+        return dataclasses.replace(
+            self, observations=groups, events=events, curriculum={}, play=True
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from unilab_gym.runtime.reads import (
 from unilab_gym.runtime.term import TermFrame, term
 
 
-@term(reads=lambda p: (LinVelErrorSq(p["command"]),))
+@term(reads=lambda p: (LinVelErrorSq(p["command"]),), adjustable=("sigma",))
 def track_lin_vel_xy(frame: TermFrame, *, command: str, sigma: float) -> Tensor:  # [N]
     """exp(-|v_xy - c_xy|^2 / sigma), base frame; sigma in m^2/s^2. Unitless, in (0, 1].
 
@@ -30,7 +30,7 @@ def track_lin_vel_xy(frame: TermFrame, *, command: str, sigma: float) -> Tensor:
     return frame[LinVelErrorSq(command)].mul(-1.0 / sigma).exp_()
 
 
-@term(reads=lambda p: (AngVelErrorSq(p["command"]),))
+@term(reads=lambda p: (AngVelErrorSq(p["command"]),), adjustable=("sigma",))
 def track_ang_vel_z(frame: TermFrame, *, command: str, sigma: float) -> Tensor:  # [N]
     """exp(-(w_z - c_yaw)^2 / sigma), base frame; sigma in rad^2/s^2. Unitless, in (0, 1]."""
     return frame[AngVelErrorSq(command)].mul(-1.0 / sigma).exp_()
@@ -48,7 +48,7 @@ def ang_vel_xy_l2(frame: TermFrame) -> Tensor:  # [N]
     return frame[RootAngVelB()][:, :2].square().sum(-1)
 
 
-@term(reads=(RootPos(),))
+@term(reads=(RootPos(),), adjustable=("target",))
 def base_height_l2(frame: TermFrame, *, target: float) -> Tensor:  # [N]
     """(z - target)^2 of the base frame's origin over flat ground, m^2."""
     return (frame[RootPos()][:, 2] - target).square_()

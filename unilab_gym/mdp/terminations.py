@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
 from unilab_gym.runtime.reads import EpisodeStep, GeomContact, ProjectedGravity
@@ -24,10 +25,14 @@ class TimeOut(Term):
         return frame[EpisodeStep()] >= self._limit
 
 
-@term(reads=(ProjectedGravity(),))
-def bad_orientation(frame: TermFrame, *, limit_deg: float) -> Tensor:  # [N] bool
+@term(reads=(ProjectedGravity(),), adjustable=("limit_deg",))
+def bad_orientation(frame: TermFrame, *, limit_deg: float | Tensor) -> Tensor:  # [N] bool
     """True where the base's z axis is more than `limit_deg` degrees from vertical."""
-    return frame[ProjectedGravity()][:, 2] > -math.cos(math.radians(limit_deg))
+    if isinstance(limit_deg, Tensor):  # moved by a curriculum
+        limit = torch.cos(limit_deg * (math.pi / 180.0))
+    else:
+        limit = math.cos(math.radians(limit_deg))
+    return frame[ProjectedGravity()][:, 2] > -limit
 
 
 @term(reads=lambda p: (GeomContact(p["geoms"], p["margin"]),))

@@ -26,6 +26,7 @@ from unilab_gym.runtime.frame import Frame, SceneTensorReadPlan
 from unilab_gym.runtime.log import EpisodeLog
 from unilab_gym.runtime.managers.actions import ActionManager
 from unilab_gym.runtime.managers.commands import CommandManager
+from unilab_gym.runtime.managers.curriculum import CurriculumManager, moved_paths
 from unilab_gym.runtime.managers.events import EventManager, event_fields
 from unilab_gym.runtime.managers.metrics import MetricsManager
 from unilab_gym.runtime.managers.observations import ObservationManager
@@ -129,6 +130,7 @@ class ManagerBasedRlEnv:
             max_episode_steps=self.max_episode_steps,
             rng=rng,
             frame=frame,
+            moved=moved_paths(self.cfg.curriculum),
         )
         episode_step = ctx.zeros(dtype=torch.int64)
         frame.provide(EpisodeStep(), episode_step)
@@ -139,6 +141,7 @@ class ManagerBasedRlEnv:
         terminations = TerminationManager(ctx, self.cfg.terminations)
         events = EventManager(ctx, self.cfg.events, backend)
         metrics = MetricsManager(ctx, self.cfg.metrics, play=self.cfg.play)
+        curriculum = CurriculumManager(ctx, self.cfg.curriculum)
         faults = FaultMonitor(self.num_envs, self.device)
         log = EpisodeLog(ctx, rewards, terminations, metrics, faults)
         self.read_plan: SceneTensorReadPlan = frame.plan()
@@ -151,7 +154,7 @@ class ManagerBasedRlEnv:
         rng.set_keys(rng_module.constructor_keys(self.seed, self.num_envs, self.rank))
         events.restores |= commands.adds_to_reset
         rng.draw()  # so that checks see draws
-        for manager in (observations, rewards, terminations, metrics, events):
+        for manager in (observations, rewards, terminations, metrics, events, curriculum):
             manager.check()
         self.rt = Runtime(
             backend=backend,
@@ -167,6 +170,7 @@ class ManagerBasedRlEnv:
             commands=commands,
             events=events,
             metrics=metrics,
+            curriculum=curriculum,
             log=log,
             carriers=ctx.carriers,
             episode_step=episode_step,
@@ -291,7 +295,7 @@ class ManagerBasedRlEnv:
 
     def log(self) -> dict[str, Tensor]:
         """The episode log as 0-d tensors; a new dict each call."""
-        return self.rt.log.values()
+        return {**self.rt.log.values(), **self.rt.curriculum.log()}
 
     def fault_totals(self) -> dict[str, int]:
         """How often each cause was seen since construction (reads the device)."""

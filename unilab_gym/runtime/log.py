@@ -17,6 +17,7 @@ from unilab_gym.runtime.faults import FaultBit, FaultMonitor
 from unilab_gym.runtime.managers.metrics import MetricsManager
 from unilab_gym.runtime.managers.rewards import RewardManager
 from unilab_gym.runtime.managers.terminations import TerminationManager
+from unilab_gym.runtime.reads import LogValue
 from unilab_gym.runtime.term import BuildContext
 
 
@@ -60,6 +61,8 @@ class EpisodeLog:
         self._counted = ctx.tensor(counted, dtype=torch.int64)
         self._held = torch.zeros(count + 1, device=ctx.device)  # the last one: ended
         self._means, self._ended = self._held[:-1], self._held[-1]
+        for number, name in enumerate((*self.names, "episode/ended")):
+            ctx.frame.provide(LogValue(name), self._held[number])
         self._named = slice(first, first + count)
         self._zero = torch.zeros((), device=ctx.device)
 

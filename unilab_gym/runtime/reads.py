@@ -522,6 +522,18 @@ class RewardSum(RuntimeRead):
 
 
 @dataclass(frozen=True, eq=False)
+class StepCount(RuntimeRead):
+    """Control steps since construction, counting the running one, 0-d int64."""
+
+
+@dataclass(frozen=True, eq=False)
+class LogValue(RuntimeRead):
+    """A figure of the episode log by its key (`docs/logging.md`), 0-d float32."""
+
+    key: str
+
+
+@dataclass(frozen=True, eq=False)
 class LinVelErrorSq(DerivedRead):
     """|c_xy - v_xy|^2 in the root frame, of a velocity command (x, y, yaw), `[N]`, m^2/s^2."""
 

@@ -17,6 +17,7 @@ from unilab_gym.runtime.frame import Frame
 from unilab_gym.runtime.log import EpisodeLog
 from unilab_gym.runtime.managers.actions import ActionManager
 from unilab_gym.runtime.managers.commands import CommandManager
+from unilab_gym.runtime.managers.curriculum import CurriculumManager
 from unilab_gym.runtime.managers.events import EventManager
 from unilab_gym.runtime.managers.metrics import MetricsManager
 from unilab_gym.runtime.managers.observations import ObservationManager
@@ -43,6 +44,7 @@ class Runtime:
     commands: CommandManager
     events: EventManager
     metrics: MetricsManager
+    curriculum: CurriculumManager
     log: EpisodeLog
     carriers: EpisodeCarriers
     episode_step: Tensor  # [N] int64
@@ -50,6 +52,7 @@ class Runtime:
 
 def advance(rt: Runtime, action: Tensor) -> None:
     """Physics and everything computed at Frame A, up to the terminal observation."""
+    rt.curriculum.update()
     rt.rng.advance()
     rt.rng.draw()
     rt.faults.begin(action)

@@ -1,7 +1,8 @@
 """Reward manager: owns the `[N, T]` matrix of reward components.
 
 Step reward = sum over terms of weight x value x control_dt. Components are kept as rates
-(weight x value, per second). A term of weight 0 is not computed.
+(weight x value, per second). A term of weight 0 is not computed, unless a curriculum may change
+its weight.
 """
 
 from __future__ import annotations
@@ -21,19 +22,28 @@ class RewardManager:
     """Computes the reward and its sums over the running episode."""
 
     def __init__(self, ctx: BuildContext, terms: Mapping[str, RewardTermCfg]) -> None:
-        """Binds every term whose weight is not 0.
+        """Binds every term whose weight is not 0, or may become another.
 
         Raises:
             ConfigError: If a term does not return one scalar per environment.
         """
         self._dt = ctx.control_dt
-        active = {name: cfg for name, cfg in terms.items() if cfg.weight != 0.0}
+        moved: dict[str, Tensor] = {}
+        for name, cfg in terms.items():
+            ctx.owner = f"rewards/{name}"
+            weight = ctx.adjusted("weight", cfg.weight)
+            if weight is not None:
+                moved[name] = weight
+        active = {name: cfg for name, cfg in terms.items() if cfg.weight != 0.0 or name in moved}
         self._terms = [bind_term(ctx, "rewards", name, cfg) for name, cfg in active.items()]
         for term in self._terms:
             if not term.scalar:
                 raise ConfigError(f"{term.name}: a reward is one number per environment, width=()")
         self.names = tuple(active)
         self._weights = ctx.tensor([cfg.weight * self._dt for cfg in active.values()])
+        # Where a curriculum moves a weight, its column is written anew in each step.
+        columns = {name: self._weights[column] for column, name in enumerate(active)}
+        self._moved = [(weight, columns[name]) for name, weight in moved.items()]
         self.values = ctx.zeros(len(active))
         """Unweighted values of this step."""
         self._step = ctx.zeros(len(active))  # weight x value x dt
@@ -61,6 +71,8 @@ class RewardManager:
         if not self._terms:
             return self.reward
         torch.stack([term() for term in self._terms], 1, out=self.values)
+        for weight, column in self._moved:
+            torch.mul(weight, self._dt, out=column)
         torch.mul(self.values, self._weights, out=self._step)
         return torch.sum(self._step, 1, out=self.reward)
 
