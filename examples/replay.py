@@ -69,30 +69,39 @@ class Args:
 
 
 class Trace:
-    """Commanded and measured velocities of one environment, and frames of it."""
+    """Frames of one environment; and where its task commands velocities, those and the measured."""
 
     def __init__(self, recorder: VideoRecorder | None, frames: int) -> None:
         self.recorder, self.frames = recorder, frames
         self.ended = False
+        self.steps = 0
         self.commanded: list[list[float]] = []
         self.measured: list[list[float]] = []
         self.video_problem = "" if recorder is not None else "switched off"
 
     def __call__(self, env: Any) -> None:
-        self.ended |= bool(self.measured) and int(env.episode_length_buf[0]) == 0
+        self.ended |= self.steps > 0 and int(env.episode_length_buf[0]) == 0
         if self.ended:  # the first episode is the one that counts
             return
-        groups = env.get_observations()
-        layout = env.runtime.rt.observations.layout("critic")
-        columns = {term.name: groups["critic"][0, term.start :][: term.width] for term in layout}
-        vx, vy, _ = columns["base_lin_vel"].tolist()
-        self.measured.append([vx, vy, columns["base_ang_vel"][2].item()])
-        self.commanded.append(columns["command"].tolist())
-        if self.recorder is not None and len(self.measured) <= self.frames:
+        self.steps += 1
+        self.velocities(env)
+        if self.recorder is not None and self.steps <= self.frames:
             try:
                 self.recorder.capture()
             except BackendUnavailableError as error:  # no GL library: everything else goes on
                 self.video_problem, self.recorder = str(error), None
+
+    def velocities(self, env: Any) -> None:
+        groups = env.get_observations()
+        if "critic" not in groups:
+            return
+        layout = env.runtime.rt.observations.layout("critic")
+        columns = {term.name: groups["critic"][0, term.start :][: term.width] for term in layout}
+        if not columns.keys() >= {"base_lin_vel", "base_ang_vel", "command"}:
+            return
+        vx, vy, _ = columns["base_lin_vel"].tolist()
+        self.measured.append([vx, vy, columns["base_ang_vel"][2].item()])
+        self.commanded.append(columns["command"].tolist())
 
 
 def find_policy(args: Args) -> tuple[Path, Path]:
@@ -180,8 +189,8 @@ def replay(args: Args) -> bool:
         play=True,
     )
     if args.command is not None:
-        warn_untrained(args.command, target)
         env.unwrapped.hold_command("twist", args.command)
+        warn_untrained(args.command, target)
     held = "" if args.command is None else "_" + "_".join(f"{x:g}" for x in args.command)
     stem = out / f"replay_{backend}{held}"
     video, recorder = stem.with_suffix(".mp4"), None
@@ -206,9 +215,10 @@ def replay(args: Args) -> bool:
     times = [step * env.unwrapped.step_dt for step in range(len(trace.measured))]
     plot = stem.with_suffix(".png")
     try:
-        title = f"{target.task} on {backend}, environment 0"
-        plot_velocity_tracking(plot, times, trace.commanded, trace.measured, title=title)
-        print(f"  plot     {plot}")
+        if times:
+            title = f"{target.task} on {backend}, environment 0"
+            plot_velocity_tracking(plot, times, trace.commanded, trace.measured, title=title)
+            print(f"  plot     {plot}")
     except ImportError as error:
         print(f"  no plot: {error}")
     if trace.recorder is not None:

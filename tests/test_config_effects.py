@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from helpers.probe import counter, one, walker_cfg, write_probe
+from helpers.probe import counter, one, walker_cfg, write_probe, write_walker
 
 import unilab_gym
 from unilab_gym import config
@@ -12,6 +12,7 @@ from unilab_gym.config import CurriculumTermCfg, EventTermCfg, MetricTermCfg, ap
 from unilab_gym.mdp import curriculums, events
 
 STEPS = 40
+HIPS = "scene.actuators.hips"
 TERM = "observations.policy.terms.joint_vel"
 
 CHANGES = {
@@ -30,6 +31,22 @@ CHANGES = {
     "EnvCfg.metrics": {"metrics.k.func": one},
     "EnvCfg.curriculum": {"curriculum.fade.params.stages": [[5, 0.0]]},
     "EnvCfg.play": {"play": True},
+    "SceneCfg.actuators": {"scene.actuators": {}},
+    "SceneCfg.sensors": {"scene.sensors": {}},
+    "SceneCfg.joint_pos": {"scene.joint_pos": {"left_hip": 0.5}},
+    "SceneCfg.root_pos": {"scene.root_pos": [0.0, 0.0, 0.6]},
+    "ActuatorCfg.joints": {f"{HIPS}.joints": ["left_hip"]},
+    "ActuatorCfg.kp": {f"{HIPS}.kp": 40.0},
+    "ActuatorCfg.kd": {f"{HIPS}.kd": 3.0},
+    "ActuatorCfg.effort": {f"{HIPS}.effort": 1.0},
+    "ActuatorCfg.armature": {f"{HIPS}.armature": 0.1},
+    "ActuatorCfg.damping": {f"{HIPS}.damping": 1.0},
+    "ActuatorCfg.frictionloss": {f"{HIPS}.frictionloss": 1.0},
+    "SensorCfg.kind": {"scene.sensors.imu.kind": "velocimeter"},
+    "SensorCfg.site": {"scene.sensors.imu": {"kind": "gyro", "site": "left_tip"}},
+    "SensorCfg.body": {"scene.sensors.imu": {"kind": "gyro", "body": "left"}},
+    "SensorCfg.geom": {"scene.sensors.imu": {"kind": "frameangvel", "geom": "trunk"}},
+    "SensorCfg.joint": {"scene.sensors.imu": {"kind": "jointvel", "joint": "left_hip"}},
     "SceneCfg.ground": {"scene.ground": "none"},
     "SceneCfg.ground_friction": {"scene.ground_friction": 0.1},
     "SceneCfg.keyframe": {"scene.keyframe": None},
@@ -61,6 +78,7 @@ CHANGES = {
     "MetricTermCfg.play_only": {"metrics.k.play_only": True},
 }
 ELSEWHERE = {
+    "ActuatorCfg.kind": "test_the_kind_of_an_actuator",
     "SceneCfg.robot": "test_another_robot_is_another_model",
     "EventTermCfg.mode": "test_the_mode_of_an_event",
     "EventTermCfg.in_play": "test_play_keeps_what_says_so",
@@ -75,8 +93,15 @@ CLASSES = [
 
 
 def base(tmp_path):
+    hips = config.ActuatorCfg(joints=(".*_hip",), kp=30.0, kd=1.0, effort=20.0)
+    scene = config.SceneCfg(
+        robot=write_walker(tmp_path),
+        actuators={"hips": hips},
+        sensors={"imu": config.SensorCfg(kind="gyro", body="base")},
+    )
     return walker_cfg(
         tmp_path,
+        scene=scene,
         metrics={
             "k": MetricTermCfg(func=counter),
             "in_play": MetricTermCfg(func=one, play_only=True),
@@ -99,6 +124,11 @@ def fingerprint(cfg):
     parts["engine"] = (spec.njmax, spec.nconmax, spec.num_threads, spec.decimation)
     option = spec.model.opt
     parts["option"] = (option.solver, option.ls_iterations, option.impratio, option.cone)
+    model = spec.model
+    parts["sensors"] = [
+        getattr(model, f"sensor_{name}").tolist() for name in ("type", "objtype", "objid")
+    ]
+    parts["sites"] = model.site_bodyid.tolist()
     obs, _ = env.reset()
     trace = [*obs.values()]
     generator = torch.Generator().manual_seed(1)
@@ -156,6 +186,15 @@ def test_another_robot_is_another_model(tmp_path):
         masses.append(float(env.runtime.backend.nominal("body_mass").sum()))
         env.close()
     assert masses == [1.0, 2.0]
+
+
+def test_the_kind_of_an_actuator(tmp_path):
+    """A motor is no servo: what commands positions refuses it."""
+    cfg = base(tmp_path)
+    motor = {"kind": "motor", "kp": None, "kd": None, "joints": [".*_hip"]}
+    changed = apply_overrides(cfg, {"scene.actuators.hips": motor})
+    with pytest.raises(config.ConfigError, match="'left_hip' needs a position actuator"):
+        unilab_gym.make(changed, 1, backend="mujoco")
 
 
 def test_the_mode_of_an_event(tmp_path):

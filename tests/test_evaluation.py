@@ -205,6 +205,10 @@ def test_what_cannot_be_evaluated(tmp_path):
     with pytest.raises(ConfigError, match="needs an environment made with play=True"):
         evaluate(training, idle)
     training.close()
+    waiting = unilab_gym.make(probe_cfg(tmp_path), 2, play=True, autoreset_mode="Disabled")
+    with pytest.raises(ConfigError, match=r"needs autoreset mode SameStep, got .*DISABLED"):
+        evaluate(waiting, idle)
+    waiting.close()
     env = environment(tmp_path)
     for count in (0, 4):
         with pytest.raises(ConfigError, match=f"{count} episodes need as many environments, there"):

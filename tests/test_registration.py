@@ -118,9 +118,9 @@ def test_unknown_names_are_answered_with_near_ones():
 
 
 def test_names_of_the_package_load_on_demand():
-    from unilab_gym import vector_env
+    from unilab_gym import factory, vector_env
 
-    assert unilab_gym.make is vector_env.make
+    assert unilab_gym.make is factory.make
     assert unilab_gym.EvalReport.__module__ == "unilab_gym.evaluation"  # loads the submodule
     assert unilab_gym.evaluate.__qualname__ == "evaluate"
     assert importlib.import_module("unilab_gym.evaluation").evaluate is unilab_gym.evaluate

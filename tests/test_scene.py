@@ -73,8 +73,8 @@ def test_a_packed_row_holds_positions_and_velocities_where_the_index_says(tmp_pa
 
 def test_the_ground_is_added_once_and_touches(tmp_path):
     with_ground, without = (
-        scene(write_walker(tmp_path), ground=ground, ground_friction=0.7)
-        for ground in ("flat", "none")
+        scene(write_walker(tmp_path), **ground)
+        for ground in ({"ground": "flat", "ground_friction": 0.7}, {"ground": "none"})
     )
     assert with_ground.index.geoms["floor"].kind == "plane"
     assert with_ground.index.geoms["floor"].friction[0] == 0.7

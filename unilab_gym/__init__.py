@@ -10,21 +10,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from unilab_gym.registration import register, task_ids
+from unilab_gym.registration import list_tasks, register, task_ids
 
 if TYPE_CHECKING:
     from unilab_gym.evaluation import EvalReport, evaluate
-    from unilab_gym.vector_env import UnilabVectorEnv, make
+    from unilab_gym.factory import make
+    from unilab_gym.single_env import UnilabSingleEnv
+    from unilab_gym.vector_env import UnilabVectorEnv
 
 __version__ = "0.1.0"
 
-__all__ = ["EvalReport", "UnilabVectorEnv", "__version__", "evaluate", "make", "task_ids"]
+__all__ = [
+    "EvalReport",
+    "UnilabSingleEnv",
+    "UnilabVectorEnv",
+    "__version__",
+    "evaluate",
+    "list_tasks",
+    "make",
+    "task_ids",
+]
 
 _LAZY = {
     "EvalReport": "unilab_gym.evaluation",
+    "UnilabSingleEnv": "unilab_gym.single_env",
     "UnilabVectorEnv": "unilab_gym.vector_env",
     "evaluate": "unilab_gym.evaluation",
-    "make": "unilab_gym.vector_env",
+    "make": "unilab_gym.factory",
 }
 
 register()

@@ -26,6 +26,14 @@ class BackendUnavailableError(BackendError, ImportError):
     """The asked engine is not installed, or cannot run on this machine."""
 
 
+class PluginError(UnilabGymError, ImportError):
+    """A task of another package that cannot be loaded; its `__cause__` is what went wrong there."""
+
+
+class PluginWarning(UserWarning):
+    """A task of another package that cannot be used was left out of a list."""
+
+
 class UnsupportedCapabilityError(UnilabGymError, ValueError):
     """A backend was asked for something that it cannot honour."""
 

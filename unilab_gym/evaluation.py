@@ -103,6 +103,8 @@ def evaluate(
     base = env.unwrapped
     if not isinstance(base, UnilabVectorEnv):
         raise ConfigError(f"evaluate takes a UnilabVectorEnv, got {type(base).__name__}")
+    if base.autoreset_mode.name != "SAME_STEP":
+        raise ConfigError(f"evaluate needs autoreset mode SameStep, got {base.autoreset_mode}")
     if not base.cfg.play:
         raise ConfigError("evaluate needs an environment made with play=True")
     count = base.num_envs if episodes is None else episodes

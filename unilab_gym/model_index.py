@@ -63,7 +63,7 @@ class JointInfo:
 
 @dataclass(frozen=True)
 class ActuatorInfo:
-    """One position actuator: force = kp * (ctrl - q) - kd * qdot, within +-effort."""
+    """The actuator of a joint: force = kp * (ctrl - q) - kd * qdot, within +-effort."""
 
     name: str
     index: int
@@ -72,6 +72,8 @@ class ActuatorInfo:
     kd: float
     effort: float
     """Force limit in N m; inf when not limited."""
+    kind: str = "position"
+    """position, velocity (kp is 0), motor (force = ctrl, kp and kd are 0) or other."""
 
 
 @dataclass(frozen=True)
@@ -142,14 +144,23 @@ class ModelIndex:
                 return joint
         raise ConfigError(f"no joint {near(name, self.joint_names)}")
 
-    def actuator_of(self, joint: str) -> ActuatorInfo:
+    def actuator_of(self, joint: str, kind: str | None = None) -> ActuatorInfo:
         """The actuator that drives a joint.
 
+        Args:
+            joint: The joint's name.
+            kind: Which kind it must be; None takes any.
+
         Raises:
-            ConfigError: If none does.
+            ConfigError: If none does, or it is of another kind.
         """
         for actuator in self.actuators:
             if actuator.joint == joint:
+                if kind is not None and actuator.kind != kind:
+                    raise ConfigError(
+                        f"joint {joint!r} needs a {kind} actuator, it has the {actuator.kind} "
+                        f"actuator {actuator.name!r}: scene.actuators can replace it"
+                    )
                 return actuator
         driven = (actuator.joint for actuator in self.actuators)
         raise ConfigError(f"no actuator drives joint {near(joint, driven)}")

@@ -24,6 +24,7 @@ from unilab_gym.model_index import (
     SensorInfo,
     Stage,
 )
+from unilab_gym.robot import adapt_robot, with_default_pose
 
 _INTEGRATORS = {
     "euler": mujoco.mjtIntegrator.mjINT_EULER,
@@ -55,6 +56,7 @@ _TEXTURES = (
 _FIELD_SIZES = {
     "xpos": ("nbody", 3),
     "xquat": ("nbody", 4),
+    "xmat": ("nbody", 9),
     "geom_xpos": ("ngeom", 3),
     "geom_xmat": ("ngeom", 9),
     "site_xpos": ("nsite", 3),
@@ -89,14 +91,17 @@ def build_scene(scene: SceneCfg, sim: SimCfg, sim_dt: float, *, visuals: bool = 
         visuals: Whether to keep what is only seen: for rendering.
 
     Raises:
-        ConfigError: If the file is missing or not valid MJCF, the keyframe is unknown, or an
-            engine setting is not.
+        ConfigError: If the file is missing or not valid MJCF, a file that it names is missing, a
+            name of the scene matches nothing, or an engine setting is unknown.
     """
     path = asset_path(scene.robot)
+    if path.is_dir():
+        raise ConfigError(f"scene.robot {scene.robot!r} is a folder, not an MJCF file")
     try:
         spec = mujoco.MjSpec.from_file(str(path))
     except (ValueError, OSError) as error:
-        raise ConfigError(f"{path.name} is not a valid MJCF file: {error}") from error
+        raise ConfigError(f"{path} is not a valid MJCF file: {error}") from error
+    adapt_robot(spec, scene)
     _add_ground(spec, scene)
     if visuals:
         _add_looks(spec)
@@ -105,13 +110,18 @@ def build_scene(scene: SceneCfg, sim: SimCfg, sim_dt: float, *, visuals: bool = 
     try:
         model = spec.compile()
     except (ValueError, mujoco.FatalError) as error:
-        raise ConfigError(f"{path.name} does not compile: {error}") from error
-    return Scene(model=model, index=index_model(model, scene.keyframe))
+        raise ConfigError(f"{path} does not compile: {error}") from error
+    index = with_default_pose(index_model(model, scene.keyframe), scene)
+    return Scene(model=model, index=index)
 
 
 def _add_ground(spec: Any, scene: SceneCfg) -> None:
     if scene.ground == "none":
         return
+    if spec.geom("floor") is not None:
+        raise ConfigError(
+            f"{scene.robot} has a geom 'floor' of its own: say ground='none', or rename it"
+        )
     spec.worldbody.add_geom(
         name="floor",
         type=mujoco.mjtGeom.mjGEOM_PLANE,
@@ -235,7 +245,8 @@ def _default_state(model: mujoco.MjModel, keyframe: str | None) -> tuple[Any, An
         return model.qpos0.copy(), np.zeros(model.nu)
     names = [model.key(i).name for i in range(model.nkey)]
     if keyframe not in names:
-        raise ConfigError(f"the model has no keyframe {near(keyframe, names)}")
+        hint = "" if names else "; keyframe=None takes qpos0, joint_pos and root_pos change it"
+        raise ConfigError(f"the model has no keyframe {near(keyframe, names)}{hint}")
     key = model.key(keyframe)
     return np.array(key.qpos), np.array(key.ctrl)
 
@@ -273,18 +284,36 @@ def _actuators(model: mujoco.MjModel) -> tuple[ActuatorInfo, ...]:
         if int(model.actuator_trntype[i]) != mujoco.mjtTrn.mjTRN_JOINT:
             raise ConfigError(f"actuator {name!r} does not drive a joint")
         joint = int(model.actuator_trnid[i, 0])
+        kind, kp, kd = _law(model, i)
         limited = bool(model.actuator_forcelimited[i])
         actuators.append(
             ActuatorInfo(
                 name=name,
                 index=i,
                 joint=model.joint(joint).name,
-                kp=float(model.actuator_gainprm[i, 0]),
-                kd=float(-model.actuator_biasprm[i, 2]),
+                kp=kp,
+                kd=kd,
                 effort=float(model.actuator_forcerange[i, 1]) if limited else math.inf,
+                kind=kind,
             )
         )
     return tuple(actuators)
+
+
+def _law(model: mujoco.MjModel, i: int) -> tuple[str, float, float]:
+    """Kind, kp and kd: force = gain * ctrl + bias . (1, q, qdot)."""
+    gain = float(model.actuator_gainprm[i, 0])
+    _, stiffness, damping = (float(-x) for x in model.actuator_biasprm[i, :3])
+    fixed = int(model.actuator_gaintype[i]) == mujoco.mjtGain.mjGAIN_FIXED
+    bias = int(model.actuator_biastype[i])
+    if fixed and bias == mujoco.mjtBias.mjBIAS_NONE:
+        return "motor", 0.0, 0.0
+    if fixed and bias == mujoco.mjtBias.mjBIAS_AFFINE:
+        if stiffness == gain:
+            return "position", gain, damping
+        if stiffness == 0.0 and damping == gain:
+            return "velocity", 0.0, damping
+    return "other", gain, damping
 
 
 def _geom(model: mujoco.MjModel, i: int) -> GeomInfo:

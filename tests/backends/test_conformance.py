@@ -313,6 +313,25 @@ def test_state_round_trip(scene, engine):
     assert torch.equal(torch.tensor(qvel), backend.views().qvel[4])
 
 
+def test_acceleration_reads_can_be_put_back(scene, engine):
+    backend, reads = engine
+    run(backend, controls(scene.index, 8))
+    plan = make_plan(scene.index)
+    items = [i for i in dict.fromkeys((*plan.step, *plan.reset)) if i.stage == Stage.ACC]
+    values = backend.get_acceleration()
+    width = sum(len(item.columns) for item in items)
+    assert values.shape == (N, width) and values.any(1).all()
+    assert torch.equal(values, torch.cat([reads[item].reshape(N, -1) for item in items], 1))
+    kept = values.clone()
+    mask = mask_of(0, 3)
+    backend.set_acceleration(torch.zeros_like(values), EVERY)
+    assert torch.equal(values, kept) and not backend.get_acceleration().any()
+    backend.set_acceleration(values, mask)
+    back = backend.get_acceleration()
+    assert torch.equal(back[mask], values[mask]) and not back[~mask].any()
+    assert torch.equal(back, torch.cat([reads[item].reshape(N, -1) for item in items], 1))
+
+
 def test_receipts_grow_and_are_accepted_once(scene, engine):
     backend, _ = engine
     ctrl = torch.tensor(scene.index.default_ctrl).expand(N, -1)

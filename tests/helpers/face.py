@@ -101,3 +101,37 @@ def run_python(source, **variables):
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0 and not done.stderr, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
+
+
+# -- a small task: noise, commands, pushes, randomization, two actions -----------------------------
+
+SMALL_ACTIONS = 2
+
+
+def make_small(folder, num_envs=4, **kwargs):
+    """The walker of `helpers.probe`, or whatever small task takes its place."""
+    from helpers.probe import walker_cfg
+
+    kwargs = {"backend": "mujoco", "device": "cpu"} | kwargs
+    return unilab_gym.make(walker_cfg(folder), num_envs, **kwargs)
+
+
+def make_probe(folder, num_envs=4, *, changes=None, **kwargs):
+    """One hinge: observation = step counter, reward 1 per second, no randomness."""
+    from helpers.probe import probe_cfg
+
+    kwargs = {"backend": "mujoco", "device": "cpu"} | kwargs
+    return unilab_gym.make(probe_cfg(folder, **(changes or {})), num_envs, **kwargs)
+
+
+def small_actions(steps, num_envs, width=SMALL_ACTIONS, seed=0):
+    """Random actions `[steps, N, width]` in [-1, 1)."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(steps, num_envs, width, generator=generator) * 2 - 1
+
+
+def mask_of(*rows, n=4):
+    """A mask `[n]` that is true in those rows."""
+    mask = torch.zeros(n, dtype=torch.bool)
+    mask[list(rows)] = True
+    return mask

@@ -15,6 +15,7 @@ SCRATCH = (
     "rng._mixed_scratch",
     "events.payload",  # staged at full width, written where the mask is true
     "env._mask",
+    "rt.state.",  # names of what is found elsewhere
     "_backend._bound",  # callers' tensors, found elsewhere too
     "_scratch",
 )

@@ -80,7 +80,7 @@ def test_two_timers_of_one_term_need_keys():
     ctx = context()
     StepTimer(ctx, (1.0, 2.0))
     StepTimer(ctx, (1.0, 2.0), key="other")
-    with pytest.raises(ConfigError, match="'test/term/timer' is registered twice"):
+    with pytest.raises(ConfigError, match="'test/term/timer/left' is registered twice"):
         StepTimer(ctx, (1.0, 2.0))
 
 

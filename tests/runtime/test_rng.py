@@ -7,6 +7,7 @@ import torch
 from helpers.probe import CPU
 
 from unilab_gym.errors import ConfigError
+from unilab_gym.runtime.carriers import StateRegistry
 from unilab_gym.runtime.rng import (
     ManagerRng,
     column_key,
@@ -199,15 +200,19 @@ def test_masked_rows_alone_enter_their_next_episode():
     assert rng.counters[1].tolist() == [2 << 32, 3 << 32]
 
 
-def test_state_dict_restores_the_stream():
+def test_keys_and_counters_are_all_of_a_stream():
     rng, read = make_rng(streams=(("a", 2, "step"), ("a", 2, "reset")))
     rng.advance()
-    state = rng.state_dict()
+    registry = StateRegistry()
+    rng.register(registry)
+    state = {name: tensor.clone() for name, tensor in registry.rows.items()}
+    assert set(state) == {"rng/keys", "rng/counters"}
     wanted = drawn(rng, read["a", "step"])
     rng.advance()
     rng.start_episode(torch.tensor([True, False, False, True]))
     assert not torch.equal(drawn(rng, read["a", "step"]), wanted)
-    rng.load_state_dict(state)
+    for name, tensor in registry.rows.items():
+        tensor.copy_(state[name])
     assert torch.equal(drawn(rng, read["a", "step"]), wanted)
 
 

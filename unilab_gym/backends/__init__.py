@@ -3,17 +3,43 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 
 from unilab_gym.backends.base import Backend, BackendSpec
+from unilab_gym.config import to_dict
 from unilab_gym.errors import BackendUnavailableError, ConfigError, near
 
-__all__ = ["BACKENDS", "create_backend", "resolve_backend"]
+__all__ = ["BACKENDS", "ENGINE_SETTINGS", "create_backend", "refuse_idle", "resolve_backend"]
 
 BACKENDS = ("mujoco", "mjwarp")
 """Names of the shipped backends."""
+
+ENGINE_SETTINGS = {"njmax": "mjwarp", "nconmax": "mjwarp", "num_threads": "mujoco"}
+"""Settings of `SimCfg` that one backend alone reads. A task's config serves both and may hold
+them all; who overrides one by hand for the other backend is told."""
+
+
+def refuse_idle(overrides: Mapping[str, Any], backend: str) -> None:
+    """Refuses overrides that the backend would not read.
+
+    Args:
+        overrides: `{dotted path: value}` on an `EnvCfg`; None takes a setting back.
+        backend: The backend's name.
+
+    Raises:
+        ConfigError: Names the setting and the backend that reads it.
+    """
+    for path, value in overrides.items():
+        given = to_dict(value) if path == "sim" else {path.removeprefix("sim."): value}
+        for name, reader in ENGINE_SETTINGS.items():
+            if reader != backend and isinstance(given, dict) and given.get(name) is not None:
+                raise ConfigError(
+                    f"override 'sim.{name}' has no effect on backend {backend!r}: only {reader!r} "
+                    "reads it"
+                )
 
 
 def resolve_backend(backend: str, device: str | torch.device | None) -> tuple[str, torch.device]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import enum
 import itertools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -262,6 +263,7 @@ class Backend(ABC):
         self.num_envs = spec.num_envs
         self._producer = next(_PRODUCERS)
         self._sequence = 0
+        self._acceleration: list[Tensor] = []
 
     def _receipt(
         self,
@@ -342,7 +344,38 @@ class Backend(ABC):
 
     @abstractmethod
     def set_state(self, state: Tensor, mask: Tensor) -> StepReceipt:
-        """Writes packed rows where the mask is true and refreshes phase "reset" reads."""
+        """Writes packed rows where the mask is true and refreshes phase "reset" reads.
+
+        Acceleration-stage reads of these rows become 0, as after a reset.
+
+        Args:
+            state: `[N, nstate]` float32 or float64 on this device; the layout is the same on
+                every backend.
+            mask: `[N]` bool.
+        """
+
+    def _keep_acceleration(self, tensors: Mapping[FieldSlice, Tensor]) -> None:
+        """Notes the acceleration-stage reads of a compiled plan, in its order."""
+        self._acceleration = [tensor for item, tensor in tensors.items() if item.stage == Stage.ACC]
+
+    def get_acceleration(self) -> Tensor:
+        """A copy of every acceleration-stage read, side by side in the plan's order `[N, W]`.
+
+        The packed rows do not hold them: they are the last substep's values.
+        """
+        if not self._acceleration:
+            return torch.zeros((self.num_envs, 0), device=self.device)
+        return torch.cat([read.reshape(self.num_envs, -1) for read in self._acceleration], 1)
+
+    def set_acceleration(self, values: Tensor, mask: Tensor) -> None:
+        """Writes acceleration-stage reads `[N, W]` back where the mask is true."""
+        start = 0
+        for read in self._acceleration:
+            width = math.prod(read.shape[1:])
+            part = values[:, start : start + width].reshape(read.shape)
+            rows = mask.view(-1, *(1,) * (read.dim() - 1))
+            read.copy_(torch.where(rows, part, read))
+            start += width
 
     @abstractmethod
     def render_state(self, row: int) -> tuple[list[float], list[float]]:

@@ -198,6 +198,8 @@ class MjWarpBackend(Backend):
         self._check_open()
         check_slices(plan, self.spec.model)
         self._reads = compile_slices(plan, self._field)
+        ordered = dict.fromkeys((*plan.step, *plan.reset))
+        self._keep_acceleration({item: self._reads.tensors[item] for item in ordered})
         everything = (*plan.step, *plan.reset)
         self._acc_sensors = any(
             item.field == "sensordata" and is_acceleration(item) for item in everything
@@ -396,7 +398,7 @@ class MjWarpBackend(Backend):
             return
         self._closed = True
         self._runner.synchronize()
-        self._graphs, self._reads, self._fields = {}, Reads(), {}
+        self._graphs, self._reads, self._fields, self._acceleration = {}, Reads(), {}, []
         self._m = self._d = None
 
 

@@ -218,6 +218,7 @@ class MujocoBackend(Backend):
             readers[item] = _Reader(item, source, self.num_envs)
             tensors[item] = readers[item].tensor
         self._plan = plan
+        self._keep_acceleration(tensors)
         self._step_readers = [readers[item] for item in plan.step if item in readers]
         self._reset_readers = [readers[item] for item in plan.reset if item in readers]
         stages = (mujoco.mjtStage.mjSTAGE_NONE, mujoco.mjtStage.mjSTAGE_POS)
@@ -371,4 +372,5 @@ class MujocoBackend(Backend):
         self._warning = self._counts = None
         self._fields = {}
         self._step_readers, self._reset_readers = [], []
+        self._acceleration = []
         self._bound = {}

@@ -51,7 +51,7 @@ class JointPositionAction:
         return ActionSpec(
             kind="joint_position",
             joints=names,
-            actuators=tuple(index.actuator_of(name).name for name in names),
+            actuators=tuple(index.actuator_of(name, "position").name for name in names),
             scale=index.per_joint("scale", scale, names),
             offset=offsets,
             box=float(box),

@@ -88,7 +88,7 @@ class UniformVelocityCommand(CommandTerm):
         self._may_stand = moved is not None or standing_fraction > 0.0
         self._draw = RangedDraw(ctx, ranges, ("step", "reset"))
         self._timer = StepTimer(ctx, resampling_s)
-        self.value = ctx.zeros(3)
+        self.value = ctx.zeros(3, key="value")
         self._heading = None
         if heading is not None:
             self._heading = _Heading(
@@ -132,8 +132,8 @@ class _Heading:
         columns = [bounds, Range("", 0.0, 1.0)]
         self._draw = RangedDraw(ctx, columns, ("step", "reset"), key="heading")
         self._bounds = draw.limits(2)
-        self._target = ctx.zeros(2)  # cos and sin of the heading
-        self._turns = ctx.zeros(dtype=torch.bool)
+        self._target = ctx.zeros(2, key="heading")  # cos and sin of the heading
+        self._turns = ctx.zeros(dtype=torch.bool, key="turns")
 
     def resample(self, mask: Tensor, phase: str, moves: Tensor | None) -> None:
         """Masked rows draw a target and whether they turn to it; standing ones never do."""
@@ -192,11 +192,14 @@ class TrotGait(CommandTerm):
         self._stance_share = stance_share
         self._standing_sq = standing_norm**2
         self._legs = ctx.tensor([0.0, 0.5, 0.5, 0.0])
-        self._phase_0 = ctx.zeros(4)  # of each leg, at the reset
+        self._phase_0 = ctx.zeros(4, key="phase_0")  # of each leg, at the reset
         self._uniform = ctx.uniform(1, "reset")
-        self.value = ctx.zeros(4)
-        self._stance = ctx.zeros(4, dtype=torch.bool)
-        self._fresh = torch.zeros_like(self.value), torch.zeros_like(self._stance)
+        self.value = ctx.zeros(4, key="value")
+        self._stance = ctx.zeros(4, dtype=torch.bool, key="stance")
+        self._fresh = (
+            ctx.scratch(4, key="fresh_value"),
+            ctx.scratch(4, dtype=torch.bool, key="fresh_stance"),
+        )
         self.parts = {"stance": self._stance}
 
     @classmethod

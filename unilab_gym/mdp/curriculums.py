@@ -176,10 +176,9 @@ class PerformanceLevels(CurriculumTerm):
         self._bounds = raise_at, lower_below
         self._episodes, self._top = episodes, len(values) - 1
         self._levels = _Levels(ctx, path, values)
-        self._level = ctx.tensor([0], torch.int64)
-        self._sum, self._count = ctx.tensor(0.0), ctx.tensor(0.0)
-        self._written = ctx.tensor(0.0)
-        self.tensors |= {"level": self._level, "sum": self._sum, "count": self._count}
+        self._level = ctx.shared([0], torch.int64, key="level")
+        self._sum, self._count = ctx.shared(0.0, key="sum"), ctx.shared(0.0, key="count")
+        self._written = ctx.shared(0.0, key="written")
 
     @classmethod
     def targets(cls, *, path: str, **_: Any) -> tuple[str, ...]:

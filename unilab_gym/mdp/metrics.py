@@ -37,8 +37,8 @@ class SwingClearance(Term):
         self._reads = (GeomHeight(feet), GeomContact(feet, margin))
         count = len(ctx.index.match("geom", feet))
         self._min_steps = max(1, round(min_air_s / ctx.control_dt))
-        self._air = ctx.zeros(count)
-        self._peak = ctx.zeros(count)
+        self._air = ctx.zeros(count, key="air")
+        self._peak = ctx.zeros(count, key="peak")
 
     def __call__(self, frame: TermFrame) -> Tensor:  # [N]
         """Advances the swings and reports those that end."""

@@ -81,8 +81,12 @@ class StepTimer:
         last = max(1, round(high / ctx.control_dt))
         self._fixed = float(first) if first == last else None
         self._shared = shared
-        self.left = ctx.zeros()[:1] if shared else ctx.zeros()
-        self._due = torch.zeros_like(self.left, dtype=torch.bool)
+        if shared:
+            self.left = ctx.shared([0.0], key=f"{key}/left")
+            self._due = ctx.shared([False], torch.bool, key=f"{key}/due")
+        else:
+            self.left = ctx.zeros(key=f"{key}/left")
+            self._due = ctx.scratch(dtype=torch.bool, key=f"{key}/due")
         self._every_due = self._due.expand(ctx.num_envs)
         self._uniform: dict[str, Callable[[], Tensor]] = {}
         if self._fixed is None:  # floor of [first, last + 1), short of rounding up to last + 1

@@ -24,6 +24,7 @@ class CurriculumTerm:
     """Base of curricula. Decorate subclasses with `@term(reads=...)`.
 
     Only runtime reads are at hand: `StepCount`, `LogValue(key)`, `RewardSum(term)` and the like.
+    What is carried from step to step is allocated by `ctx.shared(...)`, which checkpoints keep.
     """
 
     value: Tensor
@@ -31,9 +32,7 @@ class CurriculumTerm:
 
     def __init__(self, ctx: BuildContext) -> None:
         """Allocates the logged value; parameters are the subclass's keyword-only arguments."""
-        self.value = ctx.tensor(0.0)
-        self.tensors: dict[str, Tensor] = {"value": self.value}
-        """What a checkpoint keeps, beside the targets: subclasses add what they carry over."""
+        self.value = ctx.shared(0.0, key="value")
 
     @classmethod
     def targets(cls, **params: Any) -> tuple[str, ...]:
@@ -85,7 +84,7 @@ class RangedDraw:
         self.bounds: Tensor | None = None
         """Lower and upper bounds `[2, W]`; None where no curriculum moves them."""
         if any(moved):
-            self.bounds = ctx.tensor([lows, highs])
+            self.bounds = ctx.shared([lows, highs], key=f"{key}/ranges" if key else "ranges")
             start = 0
             for item, path, moves in zip(ranges, paths, moved, strict=True):
                 if moves:
@@ -99,7 +98,7 @@ class RangedDraw:
 
         self._ranges = list(zip(*folded, strict=True))
 
-    def limits(self, column: int) -> tuple[float, float] | tuple[Tensor, Tensor]:
+    def limits(self, column: int) -> tuple[Any, Any]:
         """Lower and upper bound of one column: numbers, or 0-d tensors that a curriculum moves."""
         if self.bounds is None:
             return self._ranges[column]

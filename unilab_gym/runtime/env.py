@@ -8,7 +8,7 @@ modes and copies on top.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -21,6 +21,7 @@ from unilab_gym.config import EnvCfg
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.model_index import ModelIndex
 from unilab_gym.runtime import rng as rng_module
+from unilab_gym.runtime import state as state_module
 from unilab_gym.runtime.faults import FaultMonitor, fault_names
 from unilab_gym.runtime.frame import Frame, SceneTensorReadPlan
 from unilab_gym.runtime.log import EpisodeLog
@@ -132,30 +133,33 @@ class ManagerBasedRlEnv:
             frame=frame,
             moved=moved_paths(self.cfg.curriculum),
         )
-        episode_step = ctx.zeros(dtype=torch.int64)
+        episode_step = ctx.zeros(dtype=torch.int64, key="env/episode_step")
         frame.provide(EpisodeStep(), episode_step)
-        actions = ActionManager(ctx, self.cfg.actions, self.cfg.clip_actions)
-        commands = CommandManager(ctx, self.cfg.commands)
-        observations = ObservationManager(ctx, self.cfg.observations)
-        rewards = RewardManager(ctx, self.cfg.rewards)
-        terminations = TerminationManager(ctx, self.cfg.terminations)
-        events = EventManager(ctx, self.cfg.events, backend)
-        metrics = MetricsManager(ctx, self.cfg.metrics, play=self.cfg.play)
-        curriculum = CurriculumManager(ctx, self.cfg.curriculum)
+        with ctx.owned("actions"):
+            actions = ActionManager(ctx, self.cfg.actions, self.cfg.clip_actions)
+        with ctx.owned("commands"):
+            commands = CommandManager(ctx, self.cfg.commands)
+        with ctx.owned("observations"):
+            observations = ObservationManager(ctx, self.cfg.observations)
+        with ctx.owned("rewards"):
+            rewards = RewardManager(ctx, self.cfg.rewards)
+        with ctx.owned("terminations"):
+            terminations = TerminationManager(ctx, self.cfg.terminations)
+        with ctx.owned("events"):
+            events = EventManager(ctx, self.cfg.events, backend)
+        with ctx.owned("metrics"):
+            metrics = MetricsManager(ctx, self.cfg.metrics, play=self.cfg.play)
+        with ctx.owned("curriculum"):
+            curriculum = CurriculumManager(ctx, self.cfg.curriculum)
         faults = FaultMonitor(self.num_envs, self.device)
-        log = EpisodeLog(ctx, rewards, terminations, metrics, faults)
-        self.read_plan: SceneTensorReadPlan = frame.plan()
-        orders = [read.order for read in self.read_plan.runtime if isinstance(read, Action)]
-        actions.use_orders(1 + max(orders, default=0))
-        terminations.use_reads(any(isinstance(r, Terminated) for r in self.read_plan.runtime))
-        frame.bind(backend.compile_reads(self.read_plan.engine))
+        with ctx.owned("log"):
+            log = EpisodeLog(ctx, rewards, terminations, metrics, faults)
+        self._compile_reads(ctx, actions, terminations)
         rng.build()
+        for part in (rng, faults):
+            part.register(ctx.state)
         ctx.carriers.trim()
         rng.set_keys(rng_module.constructor_keys(self.seed, self.num_envs, self.rank))
-        events.restores |= commands.adds_to_reset
-        rng.draw()  # so that checks see draws
-        for manager in (observations, rewards, terminations, metrics, events, curriculum):
-            manager.check()
         self.rt = Runtime(
             backend=backend,
             receipts=ReceiptLedger(backend.producer),
@@ -173,21 +177,48 @@ class ManagerBasedRlEnv:
             curriculum=curriculum,
             log=log,
             carriers=ctx.carriers,
+            state=ctx.state,
             episode_step=episode_step,
         )
-        self._mask = ctx.zeros(dtype=torch.bool)
-        self._started = ctx.zeros(dtype=torch.bool)
-        self._needs_startup = True
-        self.state = self._published()
+        self._check_terms()
+        self._publish(ctx)
 
-    def _published(self) -> TorchEnvState:
+    def _check_terms(self) -> None:
+        """Computes every term once, so that what does not fit is named before the first step."""
         rt = self.rt
-        self._final = {name: torch.zeros_like(o) for name, o in rt.observations.buffers.items()}
-        return TorchEnvState(
-            obs=rt.observations.buffers,
-            reward=rt.rewards.reward,
-            terminated=rt.terminations.terminated,
-            truncated=rt.terminations.truncated,
+        rt.events.restores |= rt.commands.adds_to_reset
+        rt.rng.draw()  # so that checks see draws
+        managers = (rt.observations, rt.rewards, rt.terminations, rt.metrics)
+        for manager in (*managers, rt.events, rt.curriculum):
+            manager.check()
+
+    def _compile_reads(
+        self, ctx: BuildContext, actions: ActionManager, terminations: TerminationManager
+    ) -> None:
+        """Turns what was declared into the backend's plan."""
+        self.read_plan: SceneTensorReadPlan = ctx.frame.plan()
+        orders = [read.order for read in self.read_plan.runtime if isinstance(read, Action)]
+        actions.use_orders(1 + max(orders, default=0))
+        terminations.use_reads(any(isinstance(r, Terminated) for r in self.read_plan.runtime))
+        ctx.frame.bind(self.backend.compile_reads(self.read_plan.engine))
+
+    def _publish(self, ctx: BuildContext) -> None:
+        """Allocates what this class itself carries and publishes."""
+        with ctx.owned("env"):
+            self._final = {
+                name: ctx.zeros(width, key=f"final_obs/{name}")
+                for name, width in self.rt.observations.widths.items()
+            }
+            self._mask = ctx.scratch(dtype=torch.bool, key="mask")
+            self._started = ctx.zeros(dtype=torch.bool, key="started")
+            self.pending = ctx.zeros(dtype=torch.bool, key="pending")
+            """Rows `[N]` that ended and have not begun a new episode (without autoreset)."""
+        self._needs_startup = True
+        self.state = TorchEnvState(
+            obs=self.rt.observations.buffers,
+            reward=self.rt.rewards.reward,
+            terminated=self.rt.terminations.terminated,
+            truncated=self.rt.terminations.truncated,
             final_obs=self._final,
         )
 
@@ -207,12 +238,16 @@ class ManagerBasedRlEnv:
         """Commands, to hold and release them."""
         return self.rt.commands
 
-    def step(self, action: Tensor, *, autoreset: bool = True) -> TorchEnvState:
+    def step(
+        self, action: Tensor, *, autoreset: bool = True, restart: bool = False
+    ) -> TorchEnvState:
         """One control step of every environment.
 
         Args:
             action: `[N, A]` float32 on this device; not kept, not changed.
             autoreset: Whether rows that end start a new episode within this step.
+            restart: Whether rows that ended in the step before start a new episode in this one,
+                whatever their action and physics: reward 0, no flag. Goes with autoreset False.
 
         Returns:
             The published state: carriers that the next call overwrites.
@@ -229,11 +264,17 @@ class ManagerBasedRlEnv:
                 f"{tuple(action.shape)} on {action.device}"
             )
         with quiet_torch(self._single_thread):
-            advance(self.rt, action)
+            advance(self.rt, action, self.pending if restart else None)
             for name, buffer in self.rt.observations.buffers.items():
                 self._final[name].copy_(buffer)
+            done = self.rt.terminations.done
             if autoreset:
-                masked_reset(self.rt, self.rt.terminations.done)
+                masked_reset(self.rt, done)
+            elif restart:
+                masked_reset(self.rt, self.pending)
+                self.pending.copy_(done)
+            else:
+                self.pending.logical_or_(done)
             if self._on_fault == "raise":  # the step is complete: who catches it can go on
                 self._raise_faults()
         return self.state
@@ -257,29 +298,124 @@ class ManagerBasedRlEnv:
         Raises:
             ConfigError: If the mask is not `[N]` bool, or the keys are not N.
         """
+        self._check_rows(keys, mask)
+        with quiet_torch(self._single_thread):
+            self._mask.fill_(True) if mask is None else self._mask.copy_(mask)
+            self._begin(keys, whole=mask is None)
+        return self.state
+
+    def _check_rows(self, keys: Sequence[int | None] | None, mask: Tensor | None) -> None:
         rows = (self.num_envs,)
         if mask is not None and (mask.dtype != torch.bool or mask.shape != rows):
             raise ConfigError(f"mask must be bool {rows}, got {mask.dtype} {tuple(mask.shape)}")
         if keys is not None and len(keys) != self.num_envs:
             raise ConfigError(f"{self.num_envs} keys are needed, got {len(keys)}")
-        with quiet_torch(self._single_thread):
-            if mask is None:
-                self._mask.fill_(True)
-            else:
-                self._mask.copy_(mask)
-            fresh = ~self._started
-            if keys is not None:
-                self.rt.rng.set_keys(keys, self._mask)
-                given = torch.tensor([key is not None for key in keys], device=self.device)
-                fresh = fresh | given
-            if self._needs_startup or keys is not None:
-                self.rt.rng.draw_startup()
-                self.rt.events.startup(fresh & self._mask)
-                self._started |= self._mask
-                self._needs_startup &= mask is not None
-            self.rt.rng.draw()
+
+    def _begin(
+        self,
+        keys: Sequence[int | None] | None,
+        *,
+        whole: bool,
+        rows: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        """New episodes in the rows of `self._mask`, where `rows` says or as events draw them."""
+        fresh = ~self._started
+        if keys is not None:
+            self.rt.rng.set_keys(keys, self._mask)
+            given = torch.tensor([key is not None for key in keys], device=self.device)
+            fresh = fresh | given
+        if self._needs_startup or keys is not None:
+            self.rt.rng.draw_startup()
+            self.rt.events.startup(fresh & self._mask)
+            self._started |= self._mask
+            self._needs_startup &= not whole
+        self.rt.rng.draw()
+        if rows is None:
             masked_reset(self.rt, self._mask)
+        else:
+            state_module.write_model(self.rt, rows, self._mask)
+            masked_reset(self.rt, self._mask, rows[state_module.STATE])
+        self.pending.masked_fill_(self._mask, False)
+
+    # --- state ---------------------------------------------------------------------------------
+
+    def get_state(
+        self, mask: Tensor | None = None, *, physics_only: bool = False
+    ) -> dict[str, Tensor]:
+        """Copies of everything that later steps of the chosen rows depend on; see `docs/state.md`.
+
+        Args:
+            mask: `[N]` bool; the copies then hold these rows only, in order. None takes all.
+            physics_only: Only the simulation: engine rows, accelerations, model fields.
+
+        Returns:
+            Name -> tensor `[rows, ...]`, picklable, on this device.
+
+        Raises:
+            ConfigError: If the mask is not `[N]` bool.
+        """
+        self._check_rows(None, mask)
+        with quiet_torch(self._single_thread):
+            return state_module.read_rows(self.rt, mask, physics=physics_only)
+
+    def set_state(
+        self,
+        state: Mapping[str, Tensor],
+        mask: Tensor | None = None,
+        *,
+        keys: Sequence[int | None] | None = None,
+    ) -> TorchEnvState:
+        """Puts saved rows back; rows outside the mask keep their bits.
+
+        A whole state is resumed: episode, streams, observation and all. A physics-only one
+        begins new episodes at that simulation state. States of either backend fit the other.
+
+        Args:
+            state: What `get_state` returned: one row (goes to every masked row), N rows (row by
+                row), or as many rows as the mask (in order).
+            mask: `[N]` bool; None writes every row.
+            keys: New stream keys, one per environment (None keeps a row's): with them, copies of
+                one row go on differently.
+
+        Raises:
+            ConfigError: On an unknown, missing or mis-shaped entry, named; nothing is written.
+        """
+        self._check_rows(keys, mask)
+        with quiet_torch(self._single_thread):
+            self._mask.fill_(True) if mask is None else self._mask.copy_(mask)
+            physics = all(state_module.is_physics(name) for name in state)
+            rows = state_module.full_width(self.rt, state, self._mask, physics=physics)
+            if physics:
+                self._begin(keys, whole=mask is None, rows=rows)
+            else:
+                state_module.write_rows(self.rt, rows, self._mask)
+                if keys is not None:
+                    self.rt.rng.set_keys(keys, self._mask, restart=False)
+                self._needs_startup = not state_module.holds_everywhere(self._started)
         return self.state
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copies of the whole environment, to go on with a training in another process.
+
+        What `get_state` holds, and under `shared/` what all environments share: totals, the log,
+        curricula, samplers.
+        """
+        with quiet_torch(self._single_thread):
+            return state_module.read_rows(self.rt) | state_module.read_shared(self.rt)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Restores what `state_dict` saved, in an environment of the same config and size.
+
+        Raises:
+            ConfigError: On an unknown, missing or mis-shaped entry, named; nothing is written.
+        """
+        shared = {k: v for k, v in state.items() if k.startswith(state_module.SHARED)}
+        rows = {name: value for name, value in state.items() if name not in shared}
+        with quiet_torch(self._single_thread):
+            state_module.check_count(rows, self.num_envs)
+            state_module.check_shared(self.rt, shared)
+            self.set_state(rows)
+            state_module.write_shared(self.rt, shared)
 
     def _raise_faults(self) -> None:
         """Cold path of `on_fault="raise"` on the CPU: reads the word on the host."""

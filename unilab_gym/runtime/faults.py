@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unilab_gym.backends.base import QUARANTINE, FaultBit
+from unilab_gym.runtime.carriers import StateRegistry
 
 __all__ = ["QUARANTINE", "FaultBit", "FaultMonitor", "fault_names"]
 
@@ -56,23 +57,35 @@ class FaultMonitor:
         self._codes = torch.tensor([int(code) for code in codes], dtype=torch.int32, device=device)
         self._action = torch.zeros(num_envs, device=device)
 
+    def register(self, state: StateRegistry) -> None:
+        """Names what lasts from one call to the next."""
+        for key in ("word", "bad", "flags"):
+            state.add_rows("faults", key, getattr(self, key))
+        state.add_shared("faults", "total", self.total)
+        state.add_scratch("faults", "action", self._action)
+
     def begin(self, action: Tensor) -> None:
         """Looks at a step's raw action `[N, A]`: 0 x a is NaN exactly where a is not finite."""
         torch.sum(action * 0.0, 1, out=self._action)
 
-    def finish(self, engine: Tensor, state: Tensor, reward: Tensor) -> None:
+    def finish(
+        self, engine: Tensor, state: Tensor, reward: Tensor, ignore: Tensor | None = None
+    ) -> None:
         """Completes the word of a step.
 
         Args:
             engine: The backend's bits `[N]` int32.
             state: Positions and velocities `[N, nq + nv]`.
             reward: Rewards `[N]` before faulty rows are cleared.
+            ignore: Rows `[N]` bool whose step does not count, or None.
         """
         worst = state.abs().amax(1)  # a maximum norm would be five times as slow
         checks = torch.stack((self._action, worst, worst, reward.abs()), 1)
         wrong = (checks < self._limits).logical_not_()
         torch.sum(wrong * self._codes, 1, dtype=torch.int32, out=self.word)
         self.word.bitwise_or_(engine)
+        if ignore is not None:
+            self.word.masked_fill_(ignore, 0)
         torch.ne(self._word_column & self._bits, 0, out=self.flags)
         torch.any(self._ending, 1, out=self.bad)
         self.total.add_(self.flags.sum(0))

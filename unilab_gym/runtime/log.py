@@ -44,7 +44,7 @@ class EpisodeLog:
             *(f"termination/{name}" for name in terminations.names),
             *(f"fault/{bit.name.lower()}" for bit in FaultBit if bit.name),
         )
-        self._own = ctx.carriers.columns(2)
+        self._own = ctx.carriers.columns(2, "episode")
         self.returns = self._own[:, 0]
         """Undiscounted return of the running episode `[N]`."""
         self.length = self._own[:, 1]
@@ -53,13 +53,13 @@ class EpisodeLog:
         # Columns: whether a row has metrics (none: left out), the named ones, whether it ended.
         first = 1 if metrics.names else 0
         count = len(self.names)
-        self._all = ctx.zeros(first + count + 1)
+        self._all = ctx.zeros(first + count + 1, key="packed")
         self.packed = self._all[:, first:-1]
         """The named columns of this step's boundary, for every row `[N, L]`."""
         # A mean divides by the number of rows that have a figure: that column's total.
         counted = [0] * len(metrics.names) + [first + count] * (count - len(metrics.names))
         self._counted = ctx.tensor(counted, dtype=torch.int64)
-        self._held = torch.zeros(count + 1, device=ctx.device)  # the last one: ended
+        self._held = ctx.shared([0.0] * (count + 1), key="held")  # the last one: ended
         self._means, self._ended = self._held[:-1], self._held[-1]
         for number, name in enumerate((*self.names, "episode/ended")):
             ctx.frame.provide(LogValue(name), self._held[number])

@@ -523,7 +523,10 @@ class RewardSum(RuntimeRead):
 
 @dataclass(frozen=True, eq=False)
 class StepCount(RuntimeRead):
-    """Control steps since construction, counting the running one, 0-d int64."""
+    """Control steps since construction, counting the running one, 0-d int64.
+
+    Only where the config has a curriculum: otherwise nobody counts them.
+    """
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from unilab_gym.errors import ConfigError, near
+from unilab_gym.runtime.carriers import StateRegistry
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -265,25 +266,27 @@ class ManagerRng:
         torch.where(mask, self._following, self._running, out=self._running)
         self._following.add_(mask, alpha=_EPISODE)
 
-    def set_keys(self, keys: Sequence[int | None], mask: Tensor | None = None) -> None:
+    def set_keys(
+        self, keys: Sequence[int | None], mask: Tensor | None = None, *, restart: bool = True
+    ) -> None:
         """Gives rows a new key and restarts their counters.
 
         Args:
             keys: N signed integers; None keeps a row's stream.
             mask: `[N]` bool; rows outside keep their stream. None takes all rows.
+            restart: False keeps the counters too: a restored episode that goes on differently.
         """
         given = torch.tensor([key is not None for key in keys], device=self.device)
         chosen = given if mask is None else given & mask
         values = torch.tensor([key or 0 for key in keys], dtype=torch.int64, device=self.device)
         self.keys.copy_(torch.where(chosen, values, self.keys[:, 0]).unsqueeze(1))
-        start = torch.tensor([0, _EPISODE], dtype=torch.int64, device=self.device)
-        self.counters.copy_(torch.where(chosen.unsqueeze(1), start, self.counters))
+        if restart:
+            start = torch.tensor([0, _EPISODE], dtype=torch.int64, device=self.device)
+            self.counters.copy_(torch.where(chosen.unsqueeze(1), start, self.counters))
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Copies of keys and counters."""
-        return {"keys": self.keys.clone(), "counters": self.counters.clone()}
-
-    def load_state_dict(self, state: dict[str, Tensor]) -> None:
-        """Restores keys and counters in place."""
-        self.keys.copy_(state["keys"])
-        self.counters.copy_(state["counters"])
+    def register(self, state: StateRegistry) -> None:
+        """Names keys and counters, which decide every later draw; after `build`."""
+        state.add_rows("rng", "keys", self.keys)
+        state.add_rows("rng", "counters", self.counters)
+        state.add_scratch("rng", "block", self._block.values)
+        state.add_scratch("rng", "startup", self._startup.values)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unilab_gym.backends.base import Backend, StateViews
-from unilab_gym.runtime.carriers import EpisodeCarriers
+from unilab_gym.runtime.carriers import EpisodeCarriers, StateRegistry
 from unilab_gym.runtime.faults import FaultMonitor
 from unilab_gym.runtime.frame import Frame
 from unilab_gym.runtime.log import EpisodeLog
@@ -47,12 +47,19 @@ class Runtime:
     curriculum: CurriculumManager
     log: EpisodeLog
     carriers: EpisodeCarriers
+    state: StateRegistry
     episode_step: Tensor  # [N] int64
 
 
-def advance(rt: Runtime, action: Tensor) -> None:
-    """Physics and everything computed at Frame A, up to the terminal observation."""
+def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
+    """Physics and everything computed at Frame A, up to the terminal observation.
+
+    Rows in `restart` `[N]` bool ended before and begin anew after this step: no action, reward 0,
+    no flag, no fault. `Terminated` still says there what ended them, for their reset to read.
+    """
     rt.curriculum.update()
+    if restart is not None:
+        action = action.masked_fill(restart.unsqueeze(1), 0.0)
     rt.rng.advance()
     rt.rng.draw()
     rt.faults.begin(action)
@@ -62,11 +69,12 @@ def advance(rt: Runtime, action: Tensor) -> None:
     rt.frame.advance()  # Frame A holds until the reset: nothing below writes engine state
     rt.episode_step.add_(1)
 
-    rt.terminations.compute()
-    rt.faults.finish(rt.backend.faults(), _state(rt.views), rt.rewards.compute())
-    rt.rewards.finish(rt.faults.bad)
-    rt.terminations.finish(rt.faults.bad)
-    rt.metrics.compute(rt.faults.bad)
+    rt.terminations.compute(keep=restart)
+    rt.faults.finish(rt.backend.faults(), _state(rt.views), rt.rewards.compute(), restart)
+    void = rt.faults.bad if restart is None else rt.faults.bad | restart
+    rt.rewards.finish(void)
+    rt.terminations.finish(rt.faults.bad, restart)
+    rt.metrics.compute(void)
     rt.log.compute(rt.terminations.done)
 
     rt.commands.update()
@@ -82,22 +90,26 @@ def _state(views: StateViews) -> Tensor:
     return torch.cat((views.qpos, views.qvel), 1)
 
 
-def masked_reset(rt: Runtime, mask: Tensor) -> None:
+def masked_reset(rt: Runtime, mask: Tensor, start: Tensor | None = None) -> None:
     """New episodes in the rows where `mask` `[N]` is true; every other row stays as it is.
 
-    Always at full width: an empty, a partial and a full mask take the same path.
+    Always at full width: an empty, a partial and a full mask take the same path. Episodes begin
+    where events and commands say, or at the engine rows `start` `[N, nstate]`.
     """
     payload = rt.events.stage_reset()
     rt.commands.stage_reset(payload)
-    rt.receipts.accept(rt.backend.reset(payload, mask))
+    if start is None:
+        rt.receipts.accept(rt.backend.reset(payload, mask))
+    else:
+        rt.receipts.accept(rt.backend.set_state(start, mask))
     rt.frame.advance()  # Frame B: only what observations declare is refreshed
     rt.episode_step.masked_fill_(mask, 0)
     rt.carriers.reset(mask)
     rt.actions.reset(mask)
     rt.rewards.reset(mask)
-    rt.terminations.reset(mask)
     rt.metrics.reset(mask)
     rt.commands.reset(mask)
+    rt.terminations.reset(mask)  # after the commands, which may read what ended the episode
     rt.frame.commands_changed()
     rt.events.reset(mask)
     rt.observations.reset(mask)

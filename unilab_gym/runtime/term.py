@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -26,7 +27,7 @@ from torch import Tensor
 from unilab_gym.config import TermCfg, func_name
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.model_index import ModelIndex
-from unilab_gym.runtime.carriers import EpisodeCarriers
+from unilab_gym.runtime.carriers import EpisodeCarriers, StateRegistry
 from unilab_gym.runtime.frame import Frame, TermFrame
 from unilab_gym.runtime.reads import Read
 from unilab_gym.runtime.rng import ManagerRng
@@ -206,18 +207,52 @@ class BuildContext:
         self.max_episode_steps = max_episode_steps
         self.rng = rng
         self.frame = frame
-        self.carriers = EpisodeCarriers(num_envs, device)
-        """Columns that every episode starts at 0."""
         self.adjustables = Adjustables(moved)
         self.owner = ""
-        """Name of the term being built, `manager/term`: errors and streams carry it."""
+        """Name of who is being built, `manager/term`: errors, streams and state carry it."""
+        self.state = StateRegistry()
+        """Everything that lasts from one call to the next."""
+        self.carriers = EpisodeCarriers(num_envs, device, self._own_rows)
+        """Columns that every episode starts at 0."""
+
+    @contextmanager
+    def owned(self, owner: str) -> Generator[None]:
+        """Names the owner of what is allocated and drawn inside."""
+        saved, self.owner = self.owner, owner
+        try:
+            yield
+        finally:
+            self.owner = saved
+
+    def _own_rows(self, key: str, tensor: Tensor) -> Tensor:
+        return self.state.add_rows(self.owner, key, tensor)
 
     def tensor(self, values: Any, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A constant on the device."""
+        """A constant on the device; what changes later is `shared`."""
         return torch.tensor(values, dtype=dtype, device=self.device)
 
-    def zeros(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """A carrier `[N, *shape]`, zero, allocated once."""
+    def zeros(self, *shape: int, dtype: torch.dtype = torch.float32, key: str = "") -> Tensor:
+        """A carrier `[N, *shape]`, zero, allocated once: part of the environment's state.
+
+        Args:
+            *shape: Its shape behind N.
+            dtype: Its type.
+            key: Its name in a saved state, below the owner's; numbered where it is not given.
+        """
+        return self._own_rows(key, self._zeros(shape, dtype))
+
+    def scratch(self, *shape: int, dtype: torch.dtype = torch.float32, key: str = "") -> Tensor:
+        """Memory `[N, *shape]` that every call writes before it reads it: not saved."""
+        return self.state.add_scratch(self.owner, key, self._zeros(shape, dtype))
+
+    def shared(self, values: Any, dtype: torch.dtype = torch.float32, key: str = "") -> Tensor:
+        """A device buffer for all environments that changes later, as a curriculum's does.
+
+        `state_dict` saves it, for a training that goes on; `get_state` does not.
+        """
+        return self.state.add_shared(self.owner, key, self.tensor(values, dtype))
+
+    def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.zeros((self.num_envs, *shape), dtype=dtype, device=self.device)
 
     def uniform(
@@ -245,7 +280,7 @@ class BuildContext:
         path = f"{self.owner}/{name}"
         if not self.adjustables.offer(path):
             return None
-        self.adjustables.tensors[path] = self.tensor(value)
+        self.adjustables.tensors[path] = self.shared(value, key=name)
         return self.adjustables.tensors[path]
 
     def view(self, name: str, reads: tuple[Read, ...], phases: tuple[str, ...]) -> TermFrame:
@@ -322,26 +357,28 @@ def bind_term(
     Raises:
         ConfigError: With the term's path in front.
     """
-    ctx.owner = f"{manager}/{name}"
+    owner = f"{manager}/{name}"
     try:
         params = full_params(cfg.func, cfg.params)
         spec = term_spec(cfg.func)
         reads = spec.reads(params)
-        frame = ctx.view(ctx.owner, reads, phases)
+        frame = ctx.view(owner, reads, phases)
         width = term_width(cfg.func, cfg.params, ctx.index)
         scalar = _is_scalar(spec, params, ctx.index)
         instance = None
         func: Callable[..., Any] = cfg.func
         if inspect.isclass(cfg.func):
-            instance = func(ctx, **params)
+            with ctx.owned(owner):
+                instance = func(ctx, **params)
             call: Callable[..., Tensor] = instance
         else:
-            moved = {name: ctx.adjusted(name, params[name]) for name in spec.adjustable}
+            with ctx.owned(owner):
+                moved = {name: ctx.adjusted(name, params[name]) for name in spec.adjustable}
             tensors = {name: tensor for name, tensor in moved.items() if tensor is not None}
             call = functools.partial(func, **{**params, **tensors})
     except ConfigError as error:
-        raise ConfigError(f"{ctx.owner}: {error}") from error
-    return BoundTerm(ctx.owner, width, scalar, params, reads, frame, call, instance)
+        raise ConfigError(f"{owner}: {error}") from error
+    return BoundTerm(owner, width, scalar, params, reads, frame, call, instance)
 
 
 def check_value(term: BoundTerm, num_envs: int, dtype: torch.dtype | None = None) -> None:

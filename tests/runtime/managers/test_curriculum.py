@@ -177,24 +177,41 @@ def test_levels_follow_a_logged_figure_by_hand(tmp_path):
     env.close()
 
 
-def test_what_a_checkpoint_keeps_leads_to_the_same_stage(tmp_path):
-    """E49, the curriculum's part of it."""
-    cfg = probe(tmp_path, {"c": weights((5, 0.25), (20, 8.0))})
-    first = started(cfg)
-    for _ in range(12):
-        first.step(zero_action(first))
-    saved = {name: tensor.clone() for name, tensor in first.rt.curriculum.tensors().items()}
-    assert set(saved) == {"steps", "rewards/k/weight", "c/value"}
-    second = started(cfg)
-    for name, tensor in second.rt.curriculum.tensors().items():
-        tensor.copy_(saved[name])
-    second.rt.episode_step.copy_(first.rt.episode_step)
-    for _ in range(10):
-        rewards = [env.step(zero_action(env)).reward.clone() for env in (first, second)]
-        assert torch.equal(*rewards)
-    assert first.log()["curriculum/c"].item() == second.log()["curriculum/c"].item() == 8.0
-    first.close()
-    second.close()
+def test_a_checkpoint_leads_to_the_same_stage(tmp_path):
+    """E49: stage, counter, ranges and the next 50 steps; without it a fresh start."""
+    params = {"command": "twist", "parameter": "lin_vel_x", "stages": [(10, (5.0, 6.0))]}
+    faster = CurriculumTermCfg(func=curriculums.CommandRangeStages, params=params)
+    levels = CurriculumTermCfg(
+        func=curriculums.PerformanceLevels,
+        params={"path": "rewards/rate/weight", "key": "episode/length", "episodes": 3,
+                "values": (-0.1, -0.2, -0.3), "raise_at": 5.0},
+    )  # fmt: skip
+    fade = weights((5, 0.25), (40, 8.0), reward="track")
+    cfg = walker_cfg(
+        tmp_path, episode_length_s=0.3, curriculum={"fade": fade, "f": faster, "levels": levels}
+    )
+    first, second, fresh = started(cfg), started(cfg, seed=9), started(cfg)
+    actions = random_actions(first, 74)
+    for action in actions[:24]:
+        first.step(action)
+    saved = first.state_dict()
+    assert {name for name in saved if name.startswith("shared/curriculum")} == {
+        "shared/curriculum/steps",
+        *(f"shared/curriculum/{name}/value" for name in ("fade", "f", "levels")),
+        *(f"shared/curriculum/levels/{name}" for name in ("level", "sum", "count", "written")),
+    }
+    second.load_state_dict(saved)
+    for action in actions[24:]:
+        states = [env.step(action) for env in (first, second)]
+        assert torch.equal(states[0].reward, states[1].reward)
+        assert torch.equal(states[0].obs["policy"], states[1].obs["policy"])
+    logs = [{k: v.item() for k, v in env.log().items()} for env in (first, second, fresh)]
+    assert logs[0] == logs[1]
+    assert logs[0]["curriculum/fade"] == 8.0
+    assert logs[0]["curriculum/levels"] > 0.0
+    assert logs[2]["curriculum/fade"] == 1.0
+    for env in (first, second, fresh):
+        env.close()
 
 
 def test_play_runs_without_and_a_config_survives_json(tmp_path):
@@ -226,7 +243,7 @@ def test_a_curriculum_stalls_nothing_and_none_costs_nothing(tmp_path):
     assert len(operations(probe(tmp_path, {}))) < len(both)
     manager = CurriculumManager(context(), {})
     assert dispatched(manager.update) == []
-    assert manager.log() == manager.tensors() == {}
+    assert manager.log() == {}
 
 
 # --- errors ---------------------------------------------------------------------------------------

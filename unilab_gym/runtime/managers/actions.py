@@ -64,7 +64,8 @@ class ActionManager:
         self.box = ctx.tensor(box)
         """Bounds `[A]`."""
         self._uniform_box = box[0] if len(set(box)) == 1 else None
-        self.ctrl = ctx.tensor(ctx.index.default_ctrl).repeat(ctx.num_envs, 1)
+        self.ctrl = ctx.zeros(ctx.index.nu, key="ctrl")
+        self.ctrl.copy_(ctx.tensor(ctx.index.default_ctrl))
         """Controls handed to the backend."""
         self._scale = ctx.tensor([x for spec in specs for x in spec.scale])
         self._offset = ctx.tensor([x for spec in specs for x in spec.offset])
@@ -79,8 +80,8 @@ class ActionManager:
         columns = [order[name] for spec in specs for name in spec.actuators]
         self._all = columns == list(range(ctx.index.nu))
         self._columns = ctx.tensor(columns, dtype=torch.int64)
-        self._history = ctx.zeros(_ORDERS, self.width)
-        self._target = self.ctrl if self._all else ctx.zeros(self.width)
+        self._history = ctx.zeros(_ORDERS, self.width, key="history")
+        self._target = self.ctrl if self._all else ctx.scratch(self.width, key="target")
         self._orders = 1
         for order_ in range(_ORDERS):
             ctx.frame.provide(Action(order_), self._history[:, order_])

@@ -26,9 +26,9 @@ from unilab_gym.runtime.term import BuildContext, full_params, term_spec
 class _Held:
     """Rows whose command a user has pinned."""
 
-    def __init__(self, value: Tensor) -> None:
-        self.mask = torch.zeros((value.shape[0], 1), dtype=torch.bool, device=value.device)
-        self.value = torch.zeros_like(value)
+    def __init__(self, ctx: BuildContext, value: Tensor) -> None:
+        self.mask = ctx.zeros(1, dtype=torch.bool, key="held/mask")
+        self.value = ctx.zeros(*value.shape[1:], dtype=value.dtype, key="held/value")
         self.used = False
 
 
@@ -45,18 +45,19 @@ class CommandManager:
         self._frames: dict[str, TermFrame] = {}
         self._held: dict[str, _Held] = {}
         for name, cfg in terms.items():
-            ctx.owner = f"commands/{name}"
+            owner = f"commands/{name}"
             if not (inspect.isclass(cfg.func) and issubclass(cfg.func, CommandTerm)):
-                raise ConfigError(f"{ctx.owner}: {cfg.func!r} is not a CommandTerm class")
-            try:
-                params = full_params(cfg.func, cfg.params)
-                reads: tuple[Read, ...] = term_spec(cfg.func).reads(params)
-                self._frames[name] = ctx.view(ctx.owner, reads, ("step", "reset"))
-                command: CommandTerm = cfg.func(ctx, **params)
-            except (ConfigError, TypeError) as error:  # TypeError: a number for a range ...
-                raise ConfigError(f"commands/{name}: {error} (params {cfg.params})") from error
-            self.terms[name] = command
-            self._held[name] = _Held(command.value)
+                raise ConfigError(f"{owner}: {cfg.func!r} is not a CommandTerm class")
+            with ctx.owned(owner):
+                try:
+                    params = full_params(cfg.func, cfg.params)
+                    reads: tuple[Read, ...] = term_spec(cfg.func).reads(params)
+                    self._frames[name] = ctx.view(owner, reads, ("step", "reset"))
+                    command: CommandTerm = cfg.func(ctx, **params)
+                except (ConfigError, TypeError) as error:  # TypeError: a number for a range ...
+                    raise ConfigError(f"{owner}: {error} (params {cfg.params})") from error
+                self.terms[name] = command
+                self._held[name] = _Held(ctx, command.value)
             ctx.frame.provide(Command(name), command.value)
             for part, tensor in command.parts.items():
                 ctx.frame.provide(Command(name, part), tensor)
@@ -133,6 +134,11 @@ class CommandManager:
             held.used = False
         else:
             held.mask.logical_and_(~mask.view(-1, 1))
+
+    def restored(self) -> None:
+        """After a state was written: finds which commands are held (a cold path)."""
+        for held in self._held.values():
+            held.used = bool(held.mask.any())
 
     def _lookup(self, name: str) -> _Held:
         if name not in self._held:

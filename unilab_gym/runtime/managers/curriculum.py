@@ -53,24 +53,28 @@ class CurriculumManager:
             ConfigError: If a target is nobody's parameter, or a read is not a runtime read.
         """
         self.names = tuple(terms)
-        self.steps = ctx.tensor(0, torch.int64)
-        """Control steps since construction, 0-d."""
+        self._terms: list[tuple[CurriculumTerm, TermFrame]] = []
+        self.targets: dict[str, Tensor] = {}
+        """What is moved, by path."""
+        if not terms:
+            return
+        self.steps = ctx.shared(0, torch.int64, key="steps")
+        """Control steps since construction, 0-d; only where there is a curriculum."""
         ctx.frame.provide(StepCount(), self.steps)
         self.targets = {path: ctx.adjustables.target(path) for path in moved_paths(terms)}
-        """What is moved, by path."""
-        self._terms: list[tuple[CurriculumTerm, TermFrame]] = []
         for name, cfg in terms.items():
-            ctx.owner = f"curriculum/{name}"
+            owner = f"curriculum/{name}"
             params = full_params(cfg.func, cfg.params)
             reads = term_spec(cfg.func).reads(params)
             for read in reads:
                 if not isinstance(read, RuntimeRead):
-                    raise ConfigError(f"{ctx.owner}: reads {read}; only runtime reads are at hand")
-            frame = ctx.view(ctx.owner, reads, ())
+                    raise ConfigError(f"{owner}: reads {read}; only runtime reads are at hand")
+            frame = ctx.view(owner, reads, ())
             try:
-                term: CurriculumTerm = cfg.func(ctx, **params)
+                with ctx.owned(owner):
+                    term: CurriculumTerm = cfg.func(ctx, **params)
             except (ConfigError, TypeError) as error:
-                raise ConfigError(f"{ctx.owner}: {error} (params {cfg.params})") from error
+                raise ConfigError(f"{owner}: {error} (params {cfg.params})") from error
             self._terms.append((term, frame))
 
     def check(self) -> None:
@@ -90,11 +94,3 @@ class CurriculumManager:
         """`curriculum/<term>` -> copies of the logged values, 0-d."""
         values = (term.value.clone() for term, _ in self._terms)
         return {f"curriculum/{name}": value for name, value in zip(self.names, values, strict=True)}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint needs to go on in the same stage; the tensors themselves."""
-        result = {"steps": self.steps} if self._terms else {}
-        result.update(self.targets)
-        for name, (term, _) in zip(self.names, self._terms, strict=True):
-            result.update({f"{name}/{key}": value for key, value in term.tensors.items()})
-        return result

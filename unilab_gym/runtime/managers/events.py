@@ -54,10 +54,10 @@ class _Spaced:
     def __init__(self, ctx: BuildContext, event: ResetEvent, steps: int) -> None:
         self.event = event
         self._steps = steps
-        self.since = ctx.zeros(dtype=torch.int64)
+        self.since = ctx.zeros(dtype=torch.int64, key="steps_since")
         """Control steps since it was applied `[N]`; carries over resets."""
         self.forget(torch.ones_like(self.since, dtype=torch.bool))
-        self._due = ctx.zeros(dtype=torch.bool)
+        self._due = ctx.scratch(dtype=torch.bool, key="spaced_due")
 
     def forget(self, mask: Tensor) -> None:
         """Masked rows count as never applied: their stream begins anew."""
@@ -96,9 +96,9 @@ class EventManager:
         self._assigning: list[tuple[str, ResetEvent]] = []
         event_fields(terms)
         for name, cfg in terms.items():
-            ctx.owner = f"events/{name}"
             try:
-                event = cfg.func(ctx, **full_params(cfg.func, cfg.params))
+                with ctx.owned(f"events/{name}"):
+                    event = cfg.func(ctx, **full_params(cfg.func, cfg.params))
             except (ConfigError, TypeError) as error:  # TypeError: a number for a range ...
                 raise ConfigError(f"events/{name}: {error} (params {cfg.params})") from error
             if isinstance(event, StartupEvent):
@@ -107,23 +107,25 @@ class EventManager:
                 self._add_reset(ctx, name, event, cfg.min_steps_between)
             else:
                 self._check_parts(name, event)
-                ctx.owner = f"events/{name}"
                 timer = None
                 if cfg.interval_s is not None:
-                    timer = StepTimer(ctx, cfg.interval_s, shared=cfg.global_interval)
+                    with ctx.owned(f"events/{name}"):
+                        timer = StepTimer(ctx, cfg.interval_s, shared=cfg.global_interval)
                 self._interval.append((event, timer))
         self.payload = backend.allocate_reset_payload()
         self._default = self.payload.state[:1].clone()
         self.restores = len(self._assigning) < len(self._reset)
         """Whether a reset starts from a fresh copy of the default state: some term may add."""
-        self._always = torch.ones(ctx.num_envs, dtype=torch.bool, device=ctx.device)
+        self._true = ctx.tensor(True, torch.bool)
         self.interval: TensorIntervalPayload | None = None
         if self._interval:
-            self.interval = TensorIntervalPayload(qvel_delta=ctx.carriers.columns(ctx.index.nv))
+            delta = ctx.carriers.columns(ctx.index.nv, "qvel_delta")
+            self.interval = TensorIntervalPayload(qvel_delta=delta)
 
     def _add_reset(self, ctx: BuildContext, name: str, event: ResetEvent, steps: int) -> None:
         if steps:
-            spaced = _Spaced(ctx, event, steps)
+            with ctx.owned(f"events/{name}"):
+                spaced = _Spaced(ctx, event, steps)
             self._spaced.append(spaced)
             self._reset.append(spaced.stage)
         else:
@@ -196,8 +198,9 @@ class EventManager:
             spaced.since.add_(1)
         if self.interval is None:
             return
+        always = self._true.expand(self.payload.state.shape[0])
         for event, timer in self._interval:
-            event.apply(self.interval, self._always if timer is None else timer.advance())
+            event.apply(self.interval, always if timer is None else timer.advance())
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows restart their countdowns; what was staged is an episode carrier."""

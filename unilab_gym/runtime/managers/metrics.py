@@ -38,13 +38,13 @@ class MetricsManager:
         self._adds = self._means + kinds.count("sum")
         self._maxes = self._adds + kinds.count("max")
         # Column 0 counts the good steps: it is reduced like the metrics, at no operation.
-        self._block = ctx.zeros(1 + len(ordered))
-        self._one = torch.ones(ctx.num_envs, device=ctx.device)
+        self._block = ctx.zeros(1 + len(ordered), key="step_values")
+        self._one = ctx.tensor(1.0)
         self.step_values = self._block[:, 1:]
         """Values of this step `[N, M]`; 0 in faulty rows, where they do not count."""
-        self._kept = ctx.carriers.columns(1 + len(ordered))
+        self._kept = ctx.carriers.columns(1 + len(ordered), "kept")
         self._nothing = ctx.tensor(torch.nan)
-        self._first = ctx.zeros(1, dtype=torch.bool)  # nothing taken yet: a maximum starts anew
+        self._first = ctx.zeros(1, dtype=torch.bool, key="first")  # a maximum starts anew
 
     def check(self) -> None:
         """Computes every term once to compare its shape with its declaration."""
@@ -56,7 +56,8 @@ class MetricsManager:
         if not self._terms:
             return
         bad = bad.unsqueeze(1)
-        torch.stack([self._one, *(term() for term in self._terms)], 1, out=self._block)
+        one = self._one.expand(bad.shape[0])
+        torch.stack([one, *(term() for term in self._terms)], 1, out=self._block)
         self._block.masked_fill_(bad, 0.0)
         kept, values, width = self._kept, self._block, self._block.shape[1]
         adds, maxes = 1 + self._adds, 1 + self._maxes

@@ -42,8 +42,8 @@ class _Noise:
             for term in terms:
                 noise = term.cfg.noise
                 if noise is not None:
-                    ctx.owner = f"observations/{group}/{term.name}"
-                    draw = ctx.uniform(term.width, phase, noise.low, noise.high)
+                    with ctx.owned(f"observations/{group}/{term.name}"):
+                        draw = ctx.uniform(term.width, phase, noise.low, noise.high)
                     draws.append((term.start, draw))
         self._runs: dict[str, list[tuple[int, Tensor]]] = {}
 
@@ -81,8 +81,9 @@ class _Group:
         self.width = 0
 
     def finish(self, ctx: BuildContext, cfg: ObservationGroupCfg) -> None:
-        self.buffer = ctx.zeros(self.width)
-        self._scratch = ctx.zeros(self.width)
+        with ctx.owned(f"observations/{self.name}"):
+            self.buffer = ctx.zeros(self.width, key="buffer")
+            self._scratch = ctx.scratch(self.width, key="scratch")
         self._noise = None
         if cfg.corrupt and any(term.cfg.noise is not None for term in self.terms):
             self._noise = _Noise(ctx, self.name, self.terms)

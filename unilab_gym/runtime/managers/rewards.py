@@ -30,8 +30,8 @@ class RewardManager:
         self._dt = ctx.control_dt
         moved: dict[str, Tensor] = {}
         for name, cfg in terms.items():
-            ctx.owner = f"rewards/{name}"
-            weight = ctx.adjusted("weight", cfg.weight)
+            with ctx.owned(f"rewards/{name}"):
+                weight = ctx.adjusted("weight", cfg.weight)
             if weight is not None:
                 moved[name] = weight
         active = {name: cfg for name, cfg in terms.items() if cfg.weight != 0.0 or name in moved}
@@ -40,16 +40,17 @@ class RewardManager:
             if not term.scalar:
                 raise ConfigError(f"{term.name}: a reward is one number per environment, width=()")
         self.names = tuple(active)
-        self._weights = ctx.tensor([cfg.weight * self._dt for cfg in active.values()])
+        weights = [cfg.weight * self._dt for cfg in active.values()]
+        self._weights = ctx.shared(weights, key="weights") if moved else ctx.tensor(weights)
         # Where a curriculum moves a weight, its column is written anew in each step.
         columns = {name: self._weights[column] for column, name in enumerate(active)}
         self._moved = [(weight, columns[name]) for name, weight in moved.items()]
-        self.values = ctx.zeros(len(active))
+        self.values = ctx.zeros(len(active), key="values")
         """Unweighted values of this step."""
-        self._step = ctx.zeros(len(active))  # weight x value x dt
-        self.sums = ctx.carriers.columns(len(active))
+        self._step = ctx.zeros(len(active), key="step")  # weight x value x dt
+        self.sums = ctx.carriers.columns(len(active), "sums")
         """Sum of weight x value x dt over the running episode."""
-        self.accrued = ctx.zeros(2)
+        self.accrued = ctx.zeros(2, key="accrued")
         """What a step adds to an episode: (reward, 1 step)."""
         self.accrued[:, 1] = 1.0
         self.reward = self.accrued[:, 0]

@@ -33,14 +33,15 @@ class TerminationManager:
                 raise ConfigError(f"{term.name}: a termination is one flag, width=()")
         self.names = tuple(name for name, _ in ordered)
         failures = sum(not cfg.time_out for _, cfg in ordered)
-        self.flags = ctx.zeros(len(ordered), dtype=torch.bool)
+        self.flags = ctx.zeros(len(ordered), dtype=torch.bool, key="flags")
         """Which terms fired in this step `[N, T]`; kept until the next step."""
-        self._shown = torch.zeros_like(self.flags)  # what terms read: false in new episodes
+        self._shown = ctx.zeros(len(ordered), dtype=torch.bool, key="shown")
+        """What terms read: the same, but false in new episodes."""
         self._read = False
         self._failures, self._limits = self.flags[:, :failures], self.flags[:, failures:]
-        self.terminated = ctx.zeros(dtype=torch.bool)
-        self.truncated = ctx.zeros(dtype=torch.bool)
-        self.done = ctx.zeros(dtype=torch.bool)
+        self.terminated = ctx.zeros(dtype=torch.bool, key="terminated")
+        self.truncated = ctx.zeros(dtype=torch.bool, key="truncated")
+        self.done = ctx.zeros(dtype=torch.bool, key="done")
         for column, name in enumerate(self.names):
             ctx.frame.provide(Terminated(name), self._shown[:, column])
 
@@ -53,21 +54,27 @@ class TerminationManager:
         for term in self._terms:
             check_value(term, self.done.shape[0], torch.bool)
 
-    def compute(self) -> None:
-        """Evaluates every term at this boundary."""
+    def compute(self, keep: Tensor | None = None) -> None:
+        """Evaluates every term at this boundary; rows in `keep` `[N]` hold their last flags."""
         if self._terms:
+            before = None if keep is None else self.flags.clone()
             torch.stack([term() for term in self._terms], 1, out=self.flags)
+            if keep is not None and before is not None:
+                torch.where(keep.unsqueeze(1), before, self.flags, out=self.flags)
         if self._read:
             self._shown.copy_(self.flags)
         torch.any(self._failures, 1, out=self.terminated)
         torch.any(self._limits, 1, out=self.truncated)
 
-    def finish(self, bad: Tensor) -> None:
-        """Faulty rows terminate; the flags become exclusive."""
+    def finish(self, bad: Tensor, ignore: Tensor | None = None) -> None:
+        """Faulty rows terminate, rows in `ignore` do not end; the flags become exclusive."""
         self.flags.masked_fill_(bad.unsqueeze(1), False)
         if self._read:
             self._shown.copy_(self.flags)
         self.terminated.logical_or_(bad)
+        if ignore is not None:
+            self.terminated.masked_fill_(ignore, False)
+            self.truncated.masked_fill_(ignore, False)
         torch.logical_or(self.terminated, self.truncated, out=self.done)
         torch.logical_xor(self.done, self.terminated, out=self.truncated)
 
