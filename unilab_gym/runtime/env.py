@@ -120,19 +120,21 @@ class ManagerBasedRlEnv:
                 self._backend.close()
                 raise
 
-    def _build(self) -> None:
-        backend = self.backend
-        frame, rng = Frame(), rng_module.ManagerRng(self.num_envs, self.device)
-        ctx = BuildContext(
+    def _context(self) -> BuildContext:
+        return BuildContext(
             num_envs=self.num_envs,
             device=self.device,
             index=self.index,
             control_dt=self.cfg.ctrl_dt,
             max_episode_steps=self.max_episode_steps,
-            rng=rng,
-            frame=frame,
+            rng=rng_module.ManagerRng(self.num_envs, self.device),
+            frame=Frame(),
             moved=moved_paths(self.cfg.curriculum),
         )
+
+    def _build(self) -> None:
+        backend, ctx = self.backend, self._context()
+        frame, rng = ctx.frame, ctx.rng
         episode_step = ctx.zeros(dtype=torch.int64, key="env/episode_step")
         frame.provide(EpisodeStep(), episode_step)
         with ctx.owned("actions"):
