@@ -20,7 +20,7 @@ FLOORS = (
     r"math|model_index|serialize|config|assets|registration|io(\..*)?",
     r"backends\.base",
     r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
-    r"|runtime\.(command_term|event_term|curriculum_term|recorder_term)"
+    r"|runtime\.(dynamics_reads|command_term|event_term|curriculum_term|recorder_term)"
     r"|motion|motion\.(clip|convert|library|sampler)",
     r"runtime\.managers(\..*)?|mdp(\..*)?|motion\.command",
     r"runtime\.(log|step|state|env)",
@@ -37,6 +37,7 @@ UPWARD = {("evaluation", "vector_env")}
 TERMS_REST_ON = {
     "term",
     "reads",
+    "dynamics_reads",
     "command_term",
     "event_term",
     "curriculum_term",

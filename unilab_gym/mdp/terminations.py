@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from unilab_gym.runtime.reads import EpisodeStep, GeomContact, ProjectedGravity
+from unilab_gym.runtime.reads import EpisodeStep, GeomContact, ProjectedGravity, Sensors
 from unilab_gym.runtime.term import BuildContext, Term, TermFrame, term
 
 
@@ -39,3 +39,16 @@ def bad_orientation(frame: TermFrame, *, limit_deg: float | Tensor) -> Tensor:  
 def geom_contact(frame: TermFrame, *, geoms: tuple[str, ...], margin: float) -> Tensor:  # [N] bool
     """True where any of the geoms is below `margin` m over flat ground (kinematic)."""
     return frame[GeomContact(geoms, margin)].any(-1)
+
+
+@term(reads=lambda p: (Sensors(p["sensors"]),), adjustable=("limit",))
+def illegal_contact(
+    frame: TermFrame, *, sensors: tuple[str, ...], limit: float
+) -> Tensor:  # [N] bool
+    """True where any of the sensors reports a force above `limit` N in the last substep.
+
+    Sensors are of one width: touch (1), force or contact force (3, whose length counts). Fit for
+    any contact; for flat ground alone `geom_contact` is exact and needs no sensor.
+    """
+    force = frame[Sensors(sensors)].square().sum(-1).amax(-1)
+    return force > limit * limit
