@@ -20,7 +20,8 @@ FLOORS = (
     r"math|model_index|serialize|signals|config|assets|registration|io(\..*)?",
     r"backends\.base",
     r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
-    r"|runtime\.(command_term|event_term)|motion|motion\.(clip|convert|library|sampler)",
+    r"|runtime\.(dynamics_reads|command_term|event_term|curriculum_term|recorder_term)"
+    r"|motion|motion\.(clip|convert|library|sampler)",
     r"runtime\.managers(\..*)?|mdp(\..*)?|motion\.command",
     r"runtime\.(log|step|state|env)",
     r"tasks(\..*)?",
@@ -33,7 +34,15 @@ FLOORS = (
 UPWARD = {("evaluation", "vector_env")}
 """Imports inside a function that go up: the evaluation asks whether it was given our face."""
 
-TERMS_REST_ON = {"term", "reads", "command_term", "event_term"}
+TERMS_REST_ON = {
+    "term",
+    "reads",
+    "dynamics_reads",
+    "command_term",
+    "event_term",
+    "curriculum_term",
+    "recorder_term",
+}
 """What `mdp` and `motion.command` may know of the runtime."""
 
 NUMPY = (

@@ -9,13 +9,14 @@ from helpers.probe import counter, one, walker_cfg, write_probe, write_walker
 import unilab_gym
 from unilab_gym import config, signals
 from unilab_gym.config import (
+    CurriculumTermCfg,
     DelayCfg,
     EventTermCfg,
     GaussianNoiseCfg,
     MetricTermCfg,
     apply_overrides,
 )
-from unilab_gym.mdp import events
+from unilab_gym.mdp import curriculums, events
 
 STEPS = 40
 HIPS = "scene.actuators.hips"
@@ -35,6 +36,7 @@ CHANGES = {
     "EnvCfg.commands": {"commands.twist.params.standing_fraction": 0.5},
     "EnvCfg.events": {"events.friction.params.slide": [2.0, 3.0]},
     "EnvCfg.metrics": {"metrics.k.func": one},
+    "EnvCfg.curriculum": {"curriculum.fade.params.stages": [[5, 0.0]]},
     "EnvCfg.play": {"play": True},
     "SceneCfg.actuators": {"scene.actuators": {}},
     "SceneCfg.sensors": {"scene.sensors": {}},
@@ -93,6 +95,8 @@ CHANGES = {
         "terminations.trunk.time_out": True,
     },
     "EventTermCfg.interval_s": {"events.push.interval_s": [0.1, 0.1]},
+    "EventTermCfg.global_interval": {"events.push.global_interval": True},
+    "EventTermCfg.min_steps_between": {"events.root.min_steps_between": 100},
     "MetricTermCfg.reduce": {"metrics.k.reduce": "max"},
     "MetricTermCfg.play_only": {"metrics.k.play_only": True},
 }
@@ -129,6 +133,12 @@ def base(tmp_path):
         metrics={
             "k": MetricTermCfg(func=counter),
             "in_play": MetricTermCfg(func=one, play_only=True),
+        },
+        curriculum={
+            "fade": CurriculumTermCfg(
+                func=curriculums.RewardWeightStages,
+                params={"reward": "rate", "stages": ((30, -0.5),)},
+            )
         },
         episode_length_s=0.6,
         sim=config.SimCfg(num_threads=1, iterations=4, ls_iterations=8),

@@ -30,6 +30,7 @@ __all__ = [
     "ActuatorCfg",
     "AlgoCfg",
     "CommandTermCfg",
+    "CurriculumTermCfg",
     "Delay",
     "DelayCfg",
     "EnvCfg",
@@ -213,10 +214,18 @@ class CommandTermCfg(TermCfg):
 class EventTermCfg(TermCfg):
     """Something that happens to the simulation; `func` is an `EventTerm` class."""
 
-    mode: Literal["startup", "reset", "interval"]
-    """startup: once, at the first reset; reset: at each reset; interval: every `interval_s`."""
+    mode: Literal["startup", "reset", "interval", "step"]
+    """startup: once, at the first reset; reset: at each reset; interval: every `interval_s`;
+    step: at every step."""
     interval_s: tuple[float, float] | None = None
-    """Range of the time between two events, drawn per environment (mode interval only)."""
+    """Range of the time between two events, drawn anew for each (mode interval only)."""
+    global_interval: bool = False
+    """Whether one countdown serves all environments, which are then due together (mode interval
+    only). It follows environment 0's stream and restarts where all rows reset at once; without
+    it each environment has its own, which restarts when that environment resets."""
+    min_steps_between: int = 0
+    """Control steps that must have passed in an environment since its event was last applied; a
+    reset that comes earlier leaves the default state (mode reset only). 0 applies it always."""
     in_play: bool = False
     """Whether it also happens with `play=True`; randomization does not."""
 
@@ -224,16 +233,22 @@ class EventTermCfg(TermCfg):
         """Checks that the interval belongs to the mode.
 
         Raises:
-            ConfigError: If the mode is unknown, or an interval is missing, not asked for, or not
-                ordered.
+            ConfigError: If the mode is unknown, an interval is missing, not asked for, or not
+                ordered, or a setting of another mode is given.
         """
         super().__post_init__()
-        _one_of("mode", self.mode, ("startup", "reset", "interval"))
+        _one_of("mode", self.mode, ("startup", "reset", "interval", "step"))
         object.__setattr__(self, "interval_s", freeze(self.interval_s))
         if (self.mode == "interval") != (self.interval_s is not None):
             raise ConfigError(f"interval_s goes with mode 'interval' only, got {self.mode!r}")
         if self.interval_s is not None and not 0 < self.interval_s[0] <= self.interval_s[1]:
             raise ConfigError(f"interval_s must be 0 < low <= high, got {self.interval_s}")
+        if self.global_interval and self.mode != "interval":
+            raise ConfigError(f"global_interval goes with mode 'interval' only, got {self.mode!r}")
+        if self.min_steps_between and self.mode != "reset":
+            raise ConfigError(f"min_steps_between goes with mode 'reset' only, got {self.mode!r}")
+        if self.min_steps_between < 0:
+            raise ConfigError(f"min_steps_between must not be negative: {self.min_steps_between}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,6 +268,11 @@ class MetricTermCfg(TermCfg):
         """
         super().__post_init__()
         _one_of("reduce", self.reduce, ("mean", "sum", "max", "last"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurriculumTermCfg(TermCfg):
+    """Something that moves weights, ranges or thresholds; `func` is a `CurriculumTerm` class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -420,6 +440,10 @@ class EnvCfg:
     """Generated in this order; a later one may read an earlier one."""
     events: Mapping[str, EventTermCfg] = field(default_factory=dict[str, EventTermCfg])
     metrics: Mapping[str, MetricTermCfg] = field(default_factory=dict[str, MetricTermCfg])
+    curriculum: Mapping[str, CurriculumTermCfg] = field(
+        default_factory=dict[str, CurriculumTermCfg]
+    )
+    """What moves parameters while training; each parameter by one curriculum."""
     play: bool = False
     """Whether this is the play variant, see `for_play`."""
 
@@ -458,13 +482,18 @@ class EnvCfg:
         return max(1, round(self.episode_length_s / self.ctrl_dt))
 
     def for_play(self) -> EnvCfg:
-        """The same environment without noise, randomization and pushes."""
+        """The same environment without noise, randomization, pushes and curriculum.
+
+        Parameters keep the values of the config: those from before a curriculum's first stage.
+        """
         groups = {
             name: dataclasses.replace(group, corrupt=False)
             for name, group in self.observations.items()
         }
         events = {name: event for name, event in self.events.items() if event.in_play}
-        return dataclasses.replace(self, observations=groups, events=events, play=True)
+        return dataclasses.replace(
+            self, observations=groups, events=events, curriculum={}, play=True
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

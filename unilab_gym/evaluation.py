@@ -158,6 +158,8 @@ class _Tally:
         self.alive = rows < count
         self._reached = torch.zeros_like(self.alive)
         self._length = torch.zeros(env.num_envs, dtype=torch.int64, device=env.device)
+        self._good = torch.zeros_like(self._length)
+        """Live steps without a fault: those that metrics count."""
         self._returns = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
         width = len(self._manager.names)
         self._sums = torch.zeros(width, dtype=torch.float64, device=env.device)
@@ -167,6 +169,7 @@ class _Tally:
         state = self._env.runtime.state
         alive = self.alive
         self._length += alive
+        self._good += alive & ~self._env.runtime.rt.faults.bad
         self._returns += torch.where(alive, state.reward, 0.0)
         values = torch.where(alive.unsqueeze(1), self._manager.step_values, 0.0)
         self._sums += values.sum(0)
@@ -175,7 +178,7 @@ class _Tally:
         self.alive = alive & ~(state.terminated | state.truncated)
 
     def report(self, faults: Mapping[str, int], seconds: float) -> EvalReport:
-        steps = int(self._length.sum())
+        steps, good = int(self._length.sum()), int(self._good.sum())
         metrics: dict[str, float] = {}
         events = torch.stack(self._events)  # [steps, N, M]
         kinds = self._manager.reductions
@@ -187,7 +190,7 @@ class _Tally:
                 metrics[f"{name}_p10"] = float(p10)
                 metrics[f"{name}_count"] = float(happened.numel())
             else:
-                divisor = self._count if kinds[name] == "sum" else max(1, steps)
+                divisor = self._count if kinds[name] == "sum" else max(1, good)
                 metrics[name] = float(self._sums[column]) / divisor
         survivors = int(self._reached.sum())
         mean_length, mean_return = steps / self._count, float(self._returns.sum()) / self._count

@@ -337,5 +337,13 @@ def _sensor(model: mujoco.MjModel, i: int) -> SensorInfo:
         name=name,
         adr=int(model.sensor_adr[i]),
         dim=int(model.sensor_dim[i]),
-        stage=Stage(int(model.sensor_needstage[i])),
+        stage=_sensor_stage(model, i),
     )
+
+
+def _sensor_stage(model: mujoco.MjModel, i: int) -> Stage:
+    # A contact sensor that only counts needs no forces, but mujoco_warp 4.0 evaluates every
+    # contact sensor together with the forces, in a step alone.
+    if int(model.sensor_type[i]) == int(mujoco.mjtSensor.mjSENS_CONTACT):
+        return Stage.ACC
+    return Stage(int(model.sensor_needstage[i]))

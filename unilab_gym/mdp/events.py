@@ -13,6 +13,7 @@ from unilab_gym.backends.base import (
     TensorResetRandomizationPayload,
 )
 from unilab_gym.errors import ConfigError
+from unilab_gym.runtime.curriculum_term import Range, RangedDraw
 from unilab_gym.runtime.event_term import IntervalEvent, ResetEvent, StartupEvent
 from unilab_gym.runtime.term import BuildContext
 
@@ -36,6 +37,8 @@ def _one_body(ctx: BuildContext, pattern: str) -> int:
 class ResetRootUniform(ResetEvent):
     """Default root pose moved by uniform draws: xy in m, yaw in rad, velocities in m/s, rad/s."""
 
+    assigns = True
+
     def __init__(
         self,
         ctx: BuildContext,
@@ -58,14 +61,18 @@ class ResetRootUniform(ResetEvent):
         x, y = ctx.index.default_qpos[:2]
         _check("xy", xy)
         _check("yaw", yaw)
-        bounds = [(x + xy[0], x + xy[1]), (y + xy[0], y + xy[1]), (yaw[0] / 2, yaw[1] / 2)]
-        bounds += [_check("lin_vel", lin_vel)] * 3 + [_check("ang_vel", ang_vel)] * 3
-        low, high = zip(*bounds, strict=True)
-        self._draw = ctx.uniform(9, "reset", low, high)
+        ranges = [
+            Range("", x + xy[0], x + xy[1]),
+            Range("", y + xy[0], y + xy[1]),
+            Range("", yaw[0] / 2, yaw[1] / 2),
+            Range("lin_vel", *_check("lin_vel", lin_vel), 3),
+            Range("ang_vel", *_check("ang_vel", ang_vel), 3),
+        ]
+        self._draw = RangedDraw(ctx, ranges, ("reset",))
 
     def apply(self, payload: TensorResetRandomizationPayload) -> None:
         """Writes position, orientation and velocities of the root."""
-        draw = self._draw()
+        draw = self._draw("reset")
         payload.qpos[:, :2].copy_(draw[:, :2])
         torch.cos(draw[:, 2], out=payload.qpos[:, 3])
         torch.sin(draw[:, 2], out=payload.qpos[:, 6])
@@ -154,9 +161,10 @@ class PushRoot(IntervalEvent):
         """
         if not ctx.index.floating:
             raise ConfigError("PushRoot needs a floating base")
-        self._draw = ctx.uniform(2, "step", *_check("lin_vel_xy", lin_vel_xy))
+        bounds = Range("lin_vel_xy", *_check("lin_vel_xy", lin_vel_xy), 2)
+        self._draw = RangedDraw(ctx, [bounds], ("step",))
 
     def apply(self, payload: TensorIntervalPayload, due: Tensor) -> None:
         """Stages the shove where it is due."""
         assert payload.qvel_delta is not None
-        torch.mul(self._draw(), due.unsqueeze(1), out=payload.qvel_delta[:, :2])
+        torch.mul(self._draw("step"), due.unsqueeze(1), out=payload.qvel_delta[:, :2])

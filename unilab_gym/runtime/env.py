@@ -27,12 +27,13 @@ from unilab_gym.runtime.frame import Frame, SceneTensorReadPlan
 from unilab_gym.runtime.log import EpisodeLog
 from unilab_gym.runtime.managers.actions import ActionManager
 from unilab_gym.runtime.managers.commands import CommandManager
+from unilab_gym.runtime.managers.curriculum import CurriculumManager, moved_paths
 from unilab_gym.runtime.managers.events import EventManager, event_fields
 from unilab_gym.runtime.managers.metrics import MetricsManager
 from unilab_gym.runtime.managers.observations import ObservationManager
 from unilab_gym.runtime.managers.rewards import RewardManager
 from unilab_gym.runtime.managers.terminations import TerminationManager
-from unilab_gym.runtime.reads import Action, EpisodeStep
+from unilab_gym.runtime.reads import Action, EpisodeStep, Terminated
 from unilab_gym.runtime.receipts import ReceiptLedger
 from unilab_gym.runtime.step import Runtime, advance, masked_reset
 from unilab_gym.runtime.term import BuildContext
@@ -119,18 +120,21 @@ class ManagerBasedRlEnv:
                 self._backend.close()
                 raise
 
-    def _build(self) -> None:
-        backend = self.backend
-        frame, rng = Frame(), rng_module.ManagerRng(self.num_envs, self.device)
-        ctx = BuildContext(
+    def _context(self) -> BuildContext:
+        return BuildContext(
             num_envs=self.num_envs,
             device=self.device,
             index=self.index,
             control_dt=self.cfg.ctrl_dt,
             max_episode_steps=self.max_episode_steps,
-            rng=rng,
-            frame=frame,
+            rng=rng_module.ManagerRng(self.num_envs, self.device),
+            frame=Frame(),
+            moved=moved_paths(self.cfg.curriculum),
         )
+
+    def _build(self) -> None:
+        backend, ctx = self.backend, self._context()
+        frame, rng = ctx.frame, ctx.rng
         episode_step = ctx.zeros(dtype=torch.int64, key="env/episode_step")
         frame.provide(EpisodeStep(), episode_step)
         with ctx.owned("actions"):
@@ -147,17 +151,17 @@ class ManagerBasedRlEnv:
             events = EventManager(ctx, self.cfg.events, backend)
         with ctx.owned("metrics"):
             metrics = MetricsManager(ctx, self.cfg.metrics, play=self.cfg.play)
+        with ctx.owned("curriculum"):
+            curriculum = CurriculumManager(ctx, self.cfg.curriculum)
         faults = FaultMonitor(self.num_envs, self.device)
         with ctx.owned("log"):
             log = EpisodeLog(ctx, rewards, terminations, metrics, faults)
-        self._compile_reads(ctx, actions)
+        self._compile_reads(ctx, actions, terminations)
         rng.build()
         for part in (rng, faults):
             part.register(ctx.state)
         ctx.carriers.trim()
         rng.set_keys(rng_module.constructor_keys(self.seed, self.num_envs, self.rank))
-        for manager in (observations, rewards, terminations, metrics):
-            manager.check()
         self.rt = Runtime(
             backend=backend,
             receipts=ReceiptLedger(backend.producer),
@@ -172,18 +176,32 @@ class ManagerBasedRlEnv:
             commands=commands,
             events=events,
             metrics=metrics,
+            curriculum=curriculum,
             log=log,
             carriers=ctx.carriers,
             state=ctx.state,
             episode_step=episode_step,
         )
+        self._check_terms()
         self._publish(ctx)
 
-    def _compile_reads(self, ctx: BuildContext, actions: ActionManager) -> None:
+    def _check_terms(self) -> None:
+        """Computes every term once, so that what does not fit is named before the first step."""
+        rt = self.rt
+        rt.events.restores |= rt.commands.adds_to_reset
+        rt.rng.draw()  # so that checks see draws
+        managers = (rt.observations, rt.rewards, rt.terminations, rt.metrics)
+        for manager in (*managers, rt.events, rt.curriculum):
+            manager.check()
+
+    def _compile_reads(
+        self, ctx: BuildContext, actions: ActionManager, terminations: TerminationManager
+    ) -> None:
         """Turns what was declared into the backend's plan."""
         self.read_plan: SceneTensorReadPlan = ctx.frame.plan()
         orders = [read.order for read in self.read_plan.runtime if isinstance(read, Action)]
         actions.use_orders(1 + max(orders, default=0))
+        terminations.use_reads(any(isinstance(r, Terminated) for r in self.read_plan.runtime))
         ctx.frame.bind(self.backend.compile_reads(self.read_plan.engine))
 
     def _publish(self, ctx: BuildContext) -> None:
@@ -415,7 +433,7 @@ class ManagerBasedRlEnv:
 
     def log(self) -> dict[str, Tensor]:
         """The episode log as 0-d tensors; a new dict each call."""
-        return self.rt.log.values()
+        return {**self.rt.log.values(), **self.rt.curriculum.log()}
 
     def fault_totals(self) -> dict[str, int]:
         """How often each cause was seen since construction (reads the device)."""

@@ -17,6 +17,7 @@ from unilab_gym.runtime.frame import Frame
 from unilab_gym.runtime.log import EpisodeLog
 from unilab_gym.runtime.managers.actions import ActionManager
 from unilab_gym.runtime.managers.commands import CommandManager
+from unilab_gym.runtime.managers.curriculum import CurriculumManager
 from unilab_gym.runtime.managers.events import EventManager
 from unilab_gym.runtime.managers.metrics import MetricsManager
 from unilab_gym.runtime.managers.observations import ObservationManager
@@ -43,6 +44,7 @@ class Runtime:
     commands: CommandManager
     events: EventManager
     metrics: MetricsManager
+    curriculum: CurriculumManager
     log: EpisodeLog
     carriers: EpisodeCarriers
     state: StateRegistry
@@ -55,6 +57,7 @@ def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
     Rows in `restart` `[N]` bool ended before and begin anew after this step: no action, reward 0,
     no flag, no fault. `Terminated` still says there what ended them, for their reset to read.
     """
+    rt.curriculum.update()
     if restart is not None:
         action = action.masked_fill(restart.unsqueeze(1), 0.0)
     rt.rng.advance()
@@ -104,9 +107,9 @@ def masked_reset(rt: Runtime, mask: Tensor, start: Tensor | None = None) -> None
     rt.carriers.reset(mask)
     rt.actions.reset(mask)
     rt.rewards.reset(mask)
-    rt.terminations.reset(mask)
     rt.metrics.reset(mask)
     rt.commands.reset(mask)
+    rt.terminations.reset(mask)  # after the commands, which may read what ended the episode
     rt.frame.commands_changed()
     rt.events.reset(mask)
     rt.observations.reset(mask)

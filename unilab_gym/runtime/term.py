@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -34,6 +34,7 @@ from unilab_gym.runtime.rng import ManagerRng
 
 __all__ = [
     "ActionSpec",
+    "Adjustables",
     "BoundTerm",
     "BuildContext",
     "Term",
@@ -57,6 +58,7 @@ class TermSpec:
 
     reads: Callable[[Mapping[str, Any]], tuple[Read, ...]]
     width: Width
+    adjustable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,19 +84,22 @@ def term(
     *,
     reads: Callable[[Mapping[str, Any]], tuple[Read, ...]] | tuple[Read, ...] = (),
     width: Width = (),
+    adjustable: tuple[str, ...] = (),
 ) -> Callable[[F], F]:
     """Declares what a term reads and how wide its value is.
 
     Args:
         reads: A tuple of reads, or a callable of the term's parameters that returns one.
         width: `()` for `[N]`, d for `[N, d]`, or a callable of (params, index).
+        adjustable: Numeric parameters of a function that a curriculum may move: where one does,
+            the function gets a 0-d tensor on the device in place of the number.
     """
 
     def declared(params: Mapping[str, Any]) -> tuple[Read, ...]:
         return reads(params) if callable(reads) else reads
 
     def attach(target: F) -> F:
-        target.__term__ = TermSpec(declared, width)  # type: ignore[attr-defined]
+        target.__term__ = TermSpec(declared, width, adjustable)  # type: ignore[attr-defined]
         return target
 
     return attach
@@ -147,6 +152,37 @@ def term_width(func: Callable[..., Any], params: Mapping[str, Any], index: Model
     return 1 if width == () else cast("int", width)
 
 
+class Adjustables:
+    """Parameters that curricula move while an environment runs, as device tensors by path.
+
+    A path is `<manager>/<term>/<parameter>`. A term asks for its parameters while it is built; it
+    gets a tensor only where a curriculum moves that parameter, so that nobody else pays.
+    """
+
+    def __init__(self, moved: Iterable[str] = ()) -> None:
+        """Notes the paths that curricula of the config move."""
+        self.moved = frozenset(moved)
+        self.offered: list[str] = []
+        """Every parameter that could be moved."""
+        self.tensors: dict[str, Tensor] = {}
+        """Those that are: 0-d, or `[2, w]` for the bounds of w columns."""
+
+    def offer(self, path: str) -> bool:
+        """Notes that a parameter could be moved; whether it is."""
+        self.offered.append(path)
+        return path in self.moved
+
+    def target(self, path: str) -> Tensor:
+        """The tensor of a parameter that some term keeps.
+
+        Raises:
+            ConfigError: If no term offers the parameter.
+        """
+        if path not in self.tensors:
+            raise ConfigError(f"no term has an adjustable parameter {near(path, self.offered)}")
+        return self.tensors[path]
+
+
 class BuildContext:
     """What a manager or term gets when it is built: sizes, names, device, random streams.
 
@@ -164,8 +200,9 @@ class BuildContext:
         max_episode_steps: int,
         rng: ManagerRng,
         frame: Frame,
+        moved: Iterable[str] = (),
     ) -> None:
-        """Holds them."""
+        """Holds them; `moved` are the paths of parameters that curricula move."""
         self.num_envs = num_envs
         self.device = device
         self.index = index
@@ -173,6 +210,7 @@ class BuildContext:
         self.max_episode_steps = max_episode_steps
         self.rng = rng
         self.frame = frame
+        self.adjustables = Adjustables(moved)
         self.owner = ""
         """Name of who is being built, `manager/term`: errors, streams and state carry it."""
         self.state = StateRegistry()
@@ -239,6 +277,14 @@ class BuildContext:
         """
         name = f"{self.owner}/{key}" if key else self.owner
         return self.rng.uniform(name, width, on, low, high)
+
+    def adjusted(self, name: str, value: float) -> Tensor | None:
+        """A number of the term being built as a 0-d tensor, or None: no curriculum moves it."""
+        path = f"{self.owner}/{name}"
+        if not self.adjustables.offer(path):
+            return None
+        self.adjustables.tensors[path] = self.shared(value, key=name)
+        return self.adjustables.tensors[path]
 
     def view(self, name: str, reads: tuple[Read, ...], phases: tuple[str, ...]) -> TermFrame:
         """Declares reads for a term and returns the frame that only it sees.
@@ -353,7 +399,10 @@ def bind_term(
                 instance = func(ctx, **params)
             call: Callable[..., Tensor] = instance
         else:
-            call = functools.partial(func, **params)
+            with ctx.owned(owner):
+                moved = {name: ctx.adjusted(name, params[name]) for name in spec.adjustable}
+            tensors = {name: tensor for name, tensor in moved.items() if tensor is not None}
+            call = functools.partial(func, **{**params, **tensors})
     bound = BoundTerm(owner, width, scalar, params, reads, frame, call, instance)
     if bound.has_update and not updates:
         raise ConfigError(

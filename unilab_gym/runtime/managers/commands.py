@@ -60,6 +60,14 @@ class CommandManager:
             for part, tensor in command.parts.items():
                 ctx.frame.provide(Command(name, part), tensor)
 
+    @property
+    def adds_to_reset(self) -> bool:
+        """Whether a command writes the state of a reset and may add to what is staged."""
+        return any(
+            type(command).stage_reset is not CommandTerm.stage_reset and not command.assigns
+            for command in self.terms.values()
+        )
+
     def _pin(self, name: str) -> None:
         held = self._held[name]
         if held.used:

@@ -2,15 +2,16 @@
 
 Startup events set model fields, always from the nominal value, once at the first reset and again
 for rows that a later seed touches. Reset events write the default state staged in the reset
-payload. Interval events fill the payload of the *next* physics; they never write engine state,
-and what is staged for a row that resets is dropped.
+payload. Interval and step events fill the payload of the *next* physics; they never write engine
+state, and what is staged for a row that resets is dropped.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 from unilab_gym.backends.base import (
@@ -18,13 +19,20 @@ from unilab_gym.backends.base import (
     TensorIntervalPayload,
     TensorResetRandomizationPayload,
 )
-from unilab_gym.config import EventTermCfg
+from unilab_gym.config import EventTermCfg, func_name
 from unilab_gym.errors import ConfigError, UnsupportedCapabilityError
 from unilab_gym.runtime.command_term import StepTimer
 from unilab_gym.runtime.event_term import IntervalEvent, ResetEvent, StartupEvent
 from unilab_gym.runtime.term import BuildContext, full_params, told
 
-_KINDS = {"startup": StartupEvent, "reset": ResetEvent, "interval": IntervalEvent}
+_KINDS = {
+    "startup": StartupEvent,
+    "reset": ResetEvent,
+    "interval": IntervalEvent,
+    "step": IntervalEvent,
+}
+_LONG_AGO = 1 << 40
+"""Steps since an event that was never applied."""
 
 
 def event_fields(terms: Mapping[str, EventTermCfg]) -> tuple[str, ...]:
@@ -38,6 +46,33 @@ def event_fields(terms: Mapping[str, EventTermCfg]) -> tuple[str, ...]:
             )
         names += getattr(cfg.func, "fields", ())
     return tuple(dict.fromkeys(names))
+
+
+class _Spaced:
+    """A reset event with a least number of steps between two applications to one row."""
+
+    def __init__(self, ctx: BuildContext, event: ResetEvent, steps: int) -> None:
+        self.event = event
+        self._steps = steps
+        self.since = ctx.zeros(dtype=torch.int64, key="steps_since")
+        """Control steps since it was applied `[N]`; carries over resets."""
+        self.forget(torch.ones_like(self.since, dtype=torch.bool))
+        self._due = ctx.scratch(dtype=torch.bool, key="spaced_due")
+
+    def forget(self, mask: Tensor) -> None:
+        """Masked rows count as never applied: their stream begins anew."""
+        self.since.masked_fill_(mask, _LONG_AGO)
+
+    def stage(self, payload: TensorResetRandomizationPayload) -> None:
+        """Applies the event to the rows that are due; the others keep what is staged."""
+        torch.ge(self.since, self._steps, out=self._due)
+        before = payload.state.clone()
+        self.event.apply(payload)
+        torch.where(self._due.unsqueeze(1), payload.state, before, out=payload.state)
+
+    def reset(self, mask: Tensor) -> None:
+        """Masked rows have reset; those that were due count from here."""
+        self.since.masked_fill_(mask & self._due, 0)
 
 
 class EventManager:
@@ -55,8 +90,10 @@ class EventManager:
         self._backend = backend
         self._taken: dict[int, str] = {}
         self._startup: list[StartupEvent] = []
-        self._reset: list[ResetEvent] = []
-        self._interval: list[tuple[IntervalEvent, StepTimer]] = []
+        self._reset: list[Callable[[TensorResetRandomizationPayload], None]] = []
+        self._interval: list[tuple[IntervalEvent, StepTimer | None]] = []
+        self._spaced: list[_Spaced] = []
+        self._assigning: list[tuple[str, ResetEvent]] = []
         event_fields(terms)
         for name, cfg in terms.items():
             with ctx.owned(f"events/{name}"), told(f"events/{name}", cfg.params):
@@ -64,17 +101,34 @@ class EventManager:
             if isinstance(event, StartupEvent):
                 self._startup.append(event)
             elif isinstance(event, ResetEvent):
-                self._reset.append(event)
+                self._add_reset(ctx, name, event, cfg.min_steps_between)
             else:
                 self._check_parts(name, event)
-                assert cfg.interval_s is not None
-                with ctx.owned(f"events/{name}"):
-                    self._interval.append((event, StepTimer(ctx, cfg.interval_s)))
+                timer = None
+                if cfg.interval_s is not None:
+                    with ctx.owned(f"events/{name}"):
+                        timer = StepTimer(ctx, cfg.interval_s, shared=cfg.global_interval)
+                self._interval.append((event, timer))
         self.payload = backend.allocate_reset_payload()
+        self._default = self.payload.state[:1].clone()
+        self.restores = len(self._assigning) < len(self._reset)
+        """Whether a reset starts from a fresh copy of the default state: some term may add."""
+        self._true = ctx.tensor(True, torch.bool)
         self.interval: TensorIntervalPayload | None = None
         if self._interval:
             delta = ctx.carriers.columns(ctx.index.nv, "qvel_delta")
             self.interval = TensorIntervalPayload(qvel_delta=delta)
+
+    def _add_reset(self, ctx: BuildContext, name: str, event: ResetEvent, steps: int) -> None:
+        if steps:
+            with ctx.owned(f"events/{name}"):
+                spaced = _Spaced(ctx, event, steps)
+            self._spaced.append(spaced)
+            self._reset.append(spaced.stage)
+        else:
+            self._reset.append(event.apply)
+            if event.assigns:
+                self._assigning.append((name, event))
 
     def _check_parts(self, name: str, event: IntervalEvent) -> None:
         for dof in event.dofs:
@@ -90,8 +144,31 @@ class EventManager:
                     f"{part!r}, it applies {self._backend.capabilities.interval}"
                 )
 
+    def check(self) -> None:
+        """Applies every event that claims to assign, over two contents of the payload.
+
+        Raises:
+            ConfigError: If the result depends on what the payload held; names the event.
+        """
+        for name, event in self._assigning:
+            default = self._default.expand_as(self.payload.state)
+            results: list[Tensor] = []
+            for offset in (0.0, 1.0):
+                self.payload.state.copy_(default + offset)
+                event.apply(self.payload)
+                results.append(self.payload.state.clone())
+            touched = ((results[0] != default) | (results[1] != default + 1.0)).any(0)
+            if ((results[0] != results[1]).any(0) & touched).any():
+                raise ConfigError(
+                    f"events/{name}: {func_name(type(event))} says `assigns = True` but its result "
+                    "depends on what the reset payload held: assign whole columns, or leave it out"
+                )
+        self.payload.state.copy_(self._default)
+
     def startup(self, mask: Tensor) -> None:
         """Sets the model fields of the masked rows from their nominal values."""
+        for spaced in self._spaced:
+            spaced.forget(mask)
         if not self._startup:
             return
         names = dict.fromkeys(name for event in self._startup for name in event.fields)
@@ -106,18 +183,26 @@ class EventManager:
 
     def stage_reset(self) -> TensorResetRandomizationPayload:
         """Fills the reset payload at full width."""
-        for event in self._reset:
-            event.apply(self.payload)
+        if self.restores:
+            self.payload.state.copy_(self._default)
+        for apply in self._reset:
+            apply(self.payload)
         return self.payload
 
     def update(self) -> None:
         """Counts the intervals down and stages what is due."""
+        for spaced in self._spaced:
+            spaced.since.add_(1)
         if self.interval is None:
             return
+        always = self._true.expand(self.payload.state.shape[0])
         for event, timer in self._interval:
-            event.apply(self.interval, timer.advance())
+            event.apply(self.interval, always if timer is None else timer.advance())
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows restart their countdowns; what was staged is an episode carrier."""
+        for spaced in self._spaced:
+            spaced.reset(mask)
         for _, timer in self._interval:
-            timer.reset(mask)
+            if timer is not None:
+                timer.reset(mask)
