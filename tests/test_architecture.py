@@ -20,9 +20,10 @@ FLOORS = (
     r"math|model_index|serialize|signals|config|assets|registration|io(\..*)?",
     r"backends\.base",
     r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
+    r"|runtime\.fault_ring"
     r"|runtime\.(command_term|event_term)|motion|motion\.(clip|convert|library|sampler)",
     r"runtime\.managers(\..*)?|mdp(\..*)?|motion\.command",
-    r"runtime\.(log|step|state|env)",
+    r"runtime\.(log|step|state|fault_report|env)",
     r"tasks(\..*)?",
     r"contract(\..*)?|export(\..*)?|render(\..*)?|evaluation",
     r"vector_(env|arguments|modes|info)|single_env|factory",
@@ -46,6 +47,7 @@ NUMPY = (
     "export/onnx.py",
     "render/*",
     "io/npz.py",
+    "io/fault_dump.py",
     "vector_env.py",
     "single_env.py",
     "adapters/sb3.py",
@@ -69,8 +71,10 @@ COLD = {
     "runtime/rng.py:ManagerRng.set_keys",
     "runtime/managers/commands.py:CommandManager.hold",
     "runtime/managers/commands.py:CommandManager.restored",
-    # on_fault="raise", on the CPU alone.
-    "runtime/env.py:ManagerBasedRlEnv._raise_faults",
+    # Reads host memory; the others run after a fault, where a dump was asked for.
+    "runtime/faults.py:faulty_rows",
+    "runtime/fault_ring.py:FaultRing.history",
+    "runtime/fault_report.py:FaultReporter._meta",
 }
 """Functions that a step never runs, beside `__init__`: they may copy to the host or upload."""
 
