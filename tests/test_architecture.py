@@ -56,8 +56,8 @@ NUMPY = (
 
 COLD = {
     # Built once: sizes, names, declarations.
-    "runtime/rng.py:_Block.build",
-    "runtime/rng.py:ManagerRng.uniform",
+    "runtime/rng.py:_Block._allocate",
+    "runtime/rng.py:ManagerRng._add",
     "runtime/term.py:BuildContext.tensor",
     "runtime/reads.py:JointPosRel.build",
     "runtime/reads.py:GeomHeight.build",
