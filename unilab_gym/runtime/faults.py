@@ -7,6 +7,7 @@ episode. Causes are counted on the device.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol, cast
 
 import torch
@@ -106,6 +107,20 @@ class Event(Protocol):
         ...
 
 
+class _CudaEvent:
+    """An event on whatever stream of its device is current when it is recorded."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._event = torch.cuda.Event()
+
+    def record(self) -> None:
+        self._event.record(torch.cuda.current_stream(self._device))
+
+    def query(self) -> bool:
+        return self._event.query()
+
+
 class FaultWatch:
     """Tells the host which rows are faulty, without ever waiting for the device.
 
@@ -125,7 +140,7 @@ class FaultWatch:
             event: Makes an event; None takes CUDA's on CUDA, and none on the CPU.
         """
         if event is None and device.type == "cuda":
-            event = torch.cuda.Event
+            event = partial(_CudaEvent, device)
         self._event = event
         pinned = device.type == "cuda"
         self._host = torch.zeros(num_envs, dtype=torch.int32, pin_memory=pinned)
