@@ -91,6 +91,9 @@ def test_refusals(env):
     saved = env.get_state()
     with pytest.raises(ResetNeeded, match="full reset"):
         fresh.reset(options={"state": saved, "reset_mask": CHOSEN})
+    for nothing in (None, 3):
+        with pytest.raises(ConfigError, match="a state is a dict of tensors, got"):
+            env.reset(options={"state": nothing})
     with pytest.raises(ConfigError, match="lacks rng/keys"):
         env.reset(options={"state": {k: v for k, v in saved.items() if k != "rng/keys"}})
     with pytest.raises(ConfigError, match=r"5 rows; expected 1, 2|holds 3 rows"):

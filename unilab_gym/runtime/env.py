@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -378,6 +378,8 @@ class ManagerBasedRlEnv:
             ConfigError: On an unknown, missing or mis-shaped entry, named; nothing is written.
         """
         self._check_rows(keys, mask)
+        if not isinstance(cast("Any", state), Mapping):
+            raise ConfigError(f"a state is a dict of tensors, got {type(state).__name__}")
         with quiet_torch(self._single_thread):
             self._mask.fill_(True) if mask is None else self._mask.copy_(mask)
             physics = all(state_module.is_physics(name) for name in state)
