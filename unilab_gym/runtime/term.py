@@ -247,7 +247,7 @@ class BuildContext:
         deviation: float | Sequence[float] = 1.0,
         key: str = "",
     ) -> Callable[[], Tensor]:
-        """A stream of normals `[N, width]`; all of an environment cost 8 operations a draw.
+        """A stream of normals `[N, width]`; all of an environment cost 3 operations a draw.
 
         Uniforms, integers and Bernoulli draws are the same bits on every device; normals agree
         to rounding.
