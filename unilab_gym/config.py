@@ -35,6 +35,7 @@ __all__ = [
     "DelayCfg",
     "EnvCfg",
     "EventTermCfg",
+    "FaultDumpCfg",
     "GaussianNoiseCfg",
     "MetricTermCfg",
     "NetworkCfg",
@@ -416,6 +417,31 @@ class SceneCfg:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FaultDumpCfg:
+    """Files for bug reports: the last steps of a row that fails, which plain MuJoCo replays."""
+
+    directory: str
+    """Folder that the NPZ files go to; made when the first is written."""
+    steps: int = 64
+    """Control steps kept, each row's engine state included."""
+    max_files: int = 8
+    """After so many files no more are written: a diverging run fails without end."""
+
+    def __post_init__(self) -> None:
+        """Checks the counts.
+
+        Raises:
+            ConfigError: If one is not a positive integer, or the folder has no name.
+        """
+        for name in ("steps", "max_files"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+                raise ConfigError(f"fault_dump.{name} must be a positive integer, got {value!r}")
+        if not self.directory:
+            raise ConfigError("fault_dump.directory must name a folder, got ''")
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnvCfg:
     """One environment: scene, timing and terms of every manager."""
 
@@ -444,6 +470,8 @@ class EnvCfg:
         default_factory=dict[str, CurriculumTermCfg]
     )
     """What moves parameters while training; each parameter by one curriculum."""
+    fault_dump: FaultDumpCfg | None = None
+    """Where to write the history of a row that fails; None records nothing and costs nothing."""
     play: bool = False
     """Whether this is the play variant, see `for_play`."""
 

@@ -1,5 +1,5 @@
 # pyright: basic
-# pyright: reportMissingImports=false  (installed in a venv of its own, see .ci/libs.sh)
+# pyright: reportMissingImports=false
 """Stable-Baselines3 2 (and SBX): its NumPy `VecEnv` over a vector environment."""
 
 from __future__ import annotations

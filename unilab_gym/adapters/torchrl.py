@@ -1,5 +1,5 @@
 # pyright: basic
-# pyright: reportMissingImports=false  (installed in a venv of its own, see .ci/libs.sh)
+# pyright: reportMissingImports=false
 """TorchRL: its `EnvBase` over a vector environment.
 
 Gymnasium's wrapper of TorchRL loses the terminal observations of batched environments; this one
