@@ -20,7 +20,7 @@ FLOORS = (
     r"math|model_index|serialize|signals|config|assets|registration|io(\..*)?",
     r"backends\.base",
     r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
-    r"|runtime\.(command_term|event_term)|motion|motion\.(clip|convert|library|sampler)",
+    r"|runtime\.(command_term|event_term)|motion|motion\.(clip|convert|make|library|sampler)",
     r"runtime\.managers(\..*)?|mdp(\..*)?|motion\.command",
     r"runtime\.(log|step|state|env)",
     r"tasks(\..*)?",
@@ -271,7 +271,10 @@ def functions(path):
 
 def hot_files():
     return [
-        path for path in sources() if relative(path).split("/")[0] in ("runtime", "mdp", "math.py")
+        path
+        for path in sources()
+        if relative(path).split("/")[0] in ("runtime", "mdp", "math.py")
+        or relative(path) in ("motion/command.py", "motion/sampler.py")
     ]
 
 

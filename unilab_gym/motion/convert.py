@@ -1,4 +1,4 @@
-"""From joint trajectories to motion clips: Unitree's LAFAN1 CSV, and any `qpos` sequence.
+"""To motion clips: from Unitree's LAFAN1 CSV, from `qpos` rows, from targets of feet and balance.
 
 A CSV has no header and, for the G1, 36 columns: x y z, quaternion **xyzw**, 29 joints in natural
 order. The free joint's angular velocity in `qvel` is in the body frame; body velocities in a
@@ -7,6 +7,9 @@ clip are in the world frame.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,7 @@ import mujoco
 import numpy as np
 
 from unilab_gym.errors import MotionError
-from unilab_gym.motion.clip import MotionClip, RobotKinematics, save_clip
+from unilab_gym.motion.clip import ARRAYS, MotionClip, RobotKinematics, save_clip
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -68,7 +71,13 @@ def velocities(robot: RobotKinematics, qpos: Array, fps: float) -> Array:
 
 
 def clip_from_qpos(
-    robot: RobotKinematics, qpos: Array, fps: float, *, name: str, source: str, license: str
+    robot: RobotKinematics,
+    qpos: Array | Sequence[Array],
+    fps: float,
+    *,
+    name: str,
+    source: str,
+    license: str,
 ) -> MotionClip:
     """A clip of every body of the robot from a sequence of positions.
 
@@ -83,6 +92,7 @@ def clip_from_qpos(
     Raises:
         MotionError: If there are fewer than 2 frames or the rate is not positive.
     """
+    qpos = np.asarray(qpos)
     if len(qpos) < 2:
         raise MotionError(f"{name}: {len(qpos)} frame(s), a motion needs at least 2")
     if not (np.isfinite(fps) and fps > 0):
@@ -120,6 +130,14 @@ def clip_from_qpos(
     )
 
 
+def rounded(clip: MotionClip, grid: float) -> MotionClip:
+    """The clip with every value on a grid, which compresses better; quaternions stay unit to it."""
+    arrays: dict[str, Any] = {}
+    for key in ARRAYS:
+        arrays[key] = (np.round(getattr(clip, key) / grid) * grid).astype(np.float32)
+    return dataclasses.replace(clip, **arrays)
+
+
 def convert_csv(
     csv: str | Path, npz: str | Path, *, robot: str = "g1", fps: float = 30.0, license: str = ""
 ) -> MotionClip:
@@ -135,3 +153,102 @@ def convert_csv(
     )
     save_clip(npz, clip)
     return clip
+
+
+# --- inverse kinematics ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoseTarget:
+    """What one frame must look like."""
+
+    height: float
+    """Of the root body, m."""
+    balance: tuple[float, float]
+    """Centre of mass over the ground, x and y, m."""
+    feet: Mapping[str, tuple[float, float, float]]
+    """Body -> position of its origin, m; feet are level and look along x."""
+    lean: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    """Roll, pitch and yaw of the root, rad."""
+    joints: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Joints that are given; the others above the legs keep the guess's value."""
+
+
+def solve_pose(
+    robot: RobotKinematics,
+    target: PoseTarget,
+    guess: Sequence[float] | Array,
+    legs: Sequence[str],
+) -> Array:
+    """The `qpos` that meets a target, by damped Gauss-Newton steps on root xy and leg joints.
+
+    Args:
+        robot: Whose pose it is.
+        target: What must be met.
+        guess: `qpos` to start from: the frame before.
+        legs: The joints that are free, as many as the feet have degrees of freedom.
+
+    Raises:
+        MotionError: If the feet and the balance are not met within 1e-5 m or rad, or a leg joint
+            would leave its range.
+    """
+    model, data = robot.model, robot.data
+    qpos = np.array(guess, dtype=float)
+    qpos[2] = target.height
+    qpos[3:7] = _quat_of(target.lean)
+    for name, value in target.joints.items():
+        qpos[model.joint(name).qposadr[0]] = value
+    free = [int(model.joint(name).qposadr[0]) for name in legs]
+    columns = [0, 1, *(int(model.joint(name).dofadr[0]) for name in legs)]
+    error = np.zeros(0)
+    for _ in range(60):
+        data.qpos[:] = qpos
+        mujoco.mj_kinematics(model, data)
+        mujoco.mj_comPos(model, data)
+        error, jacobian = _residual(robot, target)
+        if np.abs(error).max() < 1e-7:
+            break
+        local = jacobian[:, columns]
+        damped = local.T @ local + 1e-9 * np.eye(len(columns))
+        step = np.linalg.solve(damped, local.T @ error).clip(-0.2, 0.2)
+        qpos[:2] += step[:2]
+        qpos[free] += step[2:]
+    if np.abs(error).max() > 1e-5:
+        raise MotionError(f"no pose meets {target}: off by {np.abs(error).max():.2g}")
+    low, high = robot.limits
+    for name, at in zip(legs, free, strict=True):
+        if not low[at - 7] <= qpos[at] <= high[at - 7]:
+            raise MotionError(f"{name} would be {qpos[at]:.3g} rad, beyond its range ({target})")
+    return qpos
+
+
+def _residual(robot: RobotKinematics, target: PoseTarget) -> tuple[Array, Array]:
+    model, data = robot.model, robot.data
+    errors: list[Array] = []
+    jacobians: list[Array] = []
+    for body, at in target.feet.items():
+        number = model.body(body).id
+        linear, angular = np.zeros((3, model.nv)), np.zeros((3, model.nv))
+        mujoco.mj_jacBody(model, data, linear, angular, number)
+        turn = np.zeros(3)
+        mujoco.mju_quat2Vel(turn, data.xquat[number] * [1.0, -1.0, -1.0, -1.0], 1.0)
+        errors += [np.array(at) - data.xpos[number], turn]
+        jacobians += [linear, angular]
+    centre = np.zeros((3, model.nv))
+    root = model.body(robot.root_body).id
+    mujoco.mj_jacSubtreeCom(model, data, centre, root)
+    errors.append(np.array(target.balance) - data.subtree_com[root, :2])
+    jacobians.append(centre[:2])
+    return np.concatenate(errors), np.concatenate(jacobians)
+
+
+def _quat_of(lean: tuple[float, float, float]) -> Array:
+    """Yaw, then pitch, then roll, as a quaternion."""
+    result = np.array([1.0, 0.0, 0.0, 0.0])
+    for axis, angle in ((2, lean[2]), (1, lean[1]), (0, lean[0])):
+        turn = np.zeros(4)
+        turn[0], turn[1 + axis] = np.cos(angle / 2), np.sin(angle / 2)
+        product = np.zeros(4)
+        mujoco.mju_mulQuat(product, result, turn)
+        result = product
+    return result

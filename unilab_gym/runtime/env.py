@@ -415,7 +415,7 @@ class ManagerBasedRlEnv:
 
     def log(self) -> dict[str, Tensor]:
         """The episode log as 0-d tensors; a new dict each call."""
-        return self.rt.log.values()
+        return {**self.rt.log.values(), **self.rt.commands.log()}
 
     def fault_totals(self) -> dict[str, int]:
         """How often each cause was seen since construction (reads the device)."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unilab_gym.config import TerminationTermCfg, func_name
 from unilab_gym.errors import ConfigError
-from unilab_gym.runtime.reads import Terminated
+from unilab_gym.runtime.reads import EpisodeEnded, EpisodeFailed, Terminated
 from unilab_gym.runtime.term import BuildContext, bind_term, check_value
 
 
@@ -48,6 +48,8 @@ class TerminationManager:
         self.done = ctx.zeros(dtype=torch.bool, key="done")
         for column, name in enumerate(self.names):
             ctx.frame.provide(Terminated(name), self.flags[:, column])
+        ctx.frame.provide(EpisodeFailed(), self.terminated)
+        ctx.frame.provide(EpisodeEnded(), self.done)
 
     def check(self) -> None:
         """Computes every term once to compare shape and dtype with what is declared."""
