@@ -147,8 +147,8 @@ def owner_config(task_id: str, backend: str, **task_kwargs: Any) -> OwnerCfg:
         **task_kwargs: The task's own arguments, see `Task.task_kwargs`.
 
     Raises:
-        ConfigError: If the id or an argument is unknown, the task does not run on that backend, or its owner
-            returns something else than its configuration.
+        ConfigError: If the id or an argument is unknown, the task does not run on that backend,
+            or its owner returns something else than its configuration.
         PluginError: An ImportError: if the task is another package's and does not load.
     """
     from unilab_gym.config import OwnerCfg
