@@ -21,7 +21,7 @@ FLOORS = (
     r"backends\.base",
     r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
     r"|runtime\.(dynamics_reads|command_term|event_term|curriculum_term|recorder_term|fault_ring)"
-    r"|motion|motion\.(clip|convert|library|sampler)",
+    r"|motion|motion\.(clip|convert|make|library|sampler)",
     r"runtime\.managers(\..*)?|mdp(\..*)?|motion\.command",
     r"runtime\.(log|step|state|fault_report|env)",
     r"tasks(\..*)?",
@@ -283,7 +283,10 @@ def functions(path):
 
 def hot_files():
     return [
-        path for path in sources() if relative(path).split("/")[0] in ("runtime", "mdp", "math.py")
+        path
+        for path in sources()
+        if relative(path).split("/")[0] in ("runtime", "mdp", "math.py")
+        or relative(path) in ("motion/command.py", "motion/sampler.py")
     ]
 
 

@@ -110,6 +110,7 @@ ELSEWHERE = {
     "SceneCfg.robot": "test_another_robot_is_another_model",
     "EventTermCfg.mode": "test_the_mode_of_an_event",
     "EventTermCfg.in_play": "test_play_keeps_what_says_so",
+    "CommandTermCfg.play_params": "test_play_parameters_replace_those_of_training",
 }
 CLASSES = [
     value
@@ -264,3 +265,11 @@ def test_play_keeps_what_says_so(tmp_path):
     kept = apply_overrides(cfg, {"events.root.in_play": True})
     assert differ(fingerprint(cfg.for_play()), fingerprint(kept.for_play()))
     assert not differ(fingerprint(cfg), fingerprint(kept))
+
+
+def test_play_parameters_replace_those_of_training(tmp_path):
+    cfg = base(tmp_path)
+    still = apply_overrides(cfg, {"commands.twist.play_params": {"standing_fraction": 1.0}})
+    assert differ(fingerprint(cfg.for_play()), fingerprint(still.for_play()))
+    assert not differ(fingerprint(cfg), fingerprint(still))
+    assert still.for_play().commands["twist"].params["standing_fraction"] == 1.0

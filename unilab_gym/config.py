@@ -210,6 +210,18 @@ class TerminationTermCfg(TermCfg):
 class CommandTermCfg(TermCfg):
     """A command generator; `func` is a `CommandTerm` class."""
 
+    play_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters that replace those of `params` with `play=True`."""
+
+    def __post_init__(self) -> None:
+        """Freezes the parameters."""
+        super().__post_init__()
+        object.__setattr__(self, "play_params", freeze(self.play_params))
+
+    def for_play(self) -> CommandTermCfg:
+        """The same generator with its play parameters."""
+        return dataclasses.replace(self, params={**self.params, **self.play_params})
+
 
 @dataclass(frozen=True, kw_only=True)
 class EventTermCfg(TermCfg):
@@ -518,9 +530,15 @@ class EnvCfg:
             name: dataclasses.replace(group, corrupt=False)
             for name, group in self.observations.items()
         }
+        commands = {name: command.for_play() for name, command in self.commands.items()}
         events = {name: event for name, event in self.events.items() if event.in_play}
         return dataclasses.replace(
-            self, observations=groups, events=events, curriculum={}, play=True
+            self,
+            observations=groups,
+            commands=commands,
+            events=events,
+            curriculum={},
+            play=True,
         )
 
 

@@ -436,7 +436,8 @@ class ManagerBasedRlEnv:
 
     def log(self) -> dict[str, Tensor]:
         """The episode log as 0-d tensors; a new dict each call."""
-        return {**self.rt.log.values(), **self.rt.curriculum.log()}
+        rt = self.rt
+        return {**rt.log.values(), **rt.commands.log(), **rt.curriculum.log()}
 
     def fault_totals(self) -> dict[str, int]:
         """How often each cause was seen since construction (reads the device)."""
