@@ -17,7 +17,7 @@ PACKAGE = Path(unilab_gym.__file__).resolve().parent
 
 FLOORS = (
     r"errors",
-    r"math|model_index|serialize|signals|scene_config|config|assets|registration|io(\..*)?",
+    r"math|model_index|serialize|signals|diagnosis|scene_config|config|assets|registration|io(\..*)?",
     r"backends\.base",
     r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
     r"|runtime\.(dynamics_reads|command_term|event_term|curriculum_term|recorder_term|fault_ring)"

@@ -8,7 +8,7 @@ import torch
 from helpers.probe import counter, one, walker_cfg, write_probe, write_walker
 
 import unilab_gym
-from unilab_gym import config, scene_config, signals
+from unilab_gym import config, diagnosis, scene_config, signals
 from unilab_gym.config import (
     CurriculumTermCfg,
     DelayCfg,
@@ -116,7 +116,8 @@ CLASSES = [
     value
     for value in vars(config).values()
     if dataclasses.is_dataclass(value)
-    and value.__module__ in (config.__name__, scene_config.__name__, signals.__name__)
+    and value.__module__
+    in (config.__name__, scene_config.__name__, signals.__name__, diagnosis.__name__)
     and value not in (config.AlgoCfg, config.NetworkCfg, config.TrainingCfg, config.OwnerCfg)
 ]
 

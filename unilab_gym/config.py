@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from unilab_gym.diagnosis import FaultDumpCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.scene_config import ActuatorCfg, SceneCfg, SensorCfg, SimCfg, one_of
 from unilab_gym.serialize import (
@@ -282,31 +283,6 @@ class MetricTermCfg(TermCfg):
 @dataclass(frozen=True, kw_only=True)
 class CurriculumTermCfg(TermCfg):
     """Something that moves weights, ranges or thresholds; `func` is a `CurriculumTerm` class."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class FaultDumpCfg:
-    """Files for bug reports: the last steps of a row that fails, which plain MuJoCo replays."""
-
-    directory: str
-    """Folder that the NPZ files go to; made when the first is written."""
-    steps: int = 64
-    """Control steps kept, each row's engine state included."""
-    max_files: int = 8
-    """After so many files no more are written: a diverging run fails without end."""
-
-    def __post_init__(self) -> None:
-        """Checks the counts.
-
-        Raises:
-            ConfigError: If one is not a positive integer, or the folder has no name.
-        """
-        for name in ("steps", "max_files"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-                raise ConfigError(f"fault_dump.{name} must be a positive integer, got {value!r}")
-        if not self.directory:
-            raise ConfigError("fault_dump.directory must name a folder, got ''")
 
 
 @dataclass(frozen=True, kw_only=True)
