@@ -90,6 +90,8 @@ class Play:
     """What acts: the policy, zeros (the default pose), or uniform random actions."""
     task: str | None = None
     """Registered id; with a policy it is the policy's own task."""
+    task_args: tuple[str, ...] = ()
+    """The task's own arguments as name=value, where no policy plays: a policy has its own."""
     backend: str = "auto"
     """auto, mujoco or mjwarp."""
     device: str | None = None
