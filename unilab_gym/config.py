@@ -441,3 +441,9 @@ class OwnerCfg:
     env: EnvCfg
     algo: AlgoCfg = field(default_factory=AlgoCfg)
     training: TrainingCfg = field(default_factory=TrainingCfg)
+    task_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The task's own arguments that were given, as `make_vec` takes them (`motion=...`)."""
+
+    def __post_init__(self) -> None:
+        """Freezes the arguments."""
+        object.__setattr__(self, "task_kwargs", freeze(self.task_kwargs))

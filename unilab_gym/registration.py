@@ -18,7 +18,7 @@ import importlib.metadata
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -167,7 +167,22 @@ def owner_config(task_id: str, backend: str, **task_kwargs: Any) -> OwnerCfg:
     if cfg.training.sim_backend != backend:
         training = dataclasses.replace(cfg.training, sim_backend=backend)
         cfg = dataclasses.replace(cfg, training=training)
-    return cfg
+    return dataclasses.replace(cfg, task_kwargs=task_kwargs) if task_kwargs else cfg
+
+
+def parse_task_args(given: Iterable[str]) -> dict[str, Any]:
+    """The task's own arguments from `name=value` texts; a comma makes a tuple.
+
+    Raises:
+        ConfigError: If a text has no name or no value.
+    """
+    result: dict[str, Any] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not (name and sign and value):
+            raise ConfigError(f"a task argument is name=value, got {text!r}")
+        result[name] = tuple(part for part in value.split(",") if part) if "," in value else value
+    return result
 
 
 def _load_plugin(plugin: _Plugin) -> Task:

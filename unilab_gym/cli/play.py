@@ -19,7 +19,7 @@ from unilab_gym.contract import replay_owner
 from unilab_gym.errors import ConfigError, RunFolderError
 from unilab_gym.evaluation import EvalReport, evaluate
 from unilab_gym.factory import make
-from unilab_gym.registration import load_task
+from unilab_gym.registration import load_task, parse_task_args
 from unilab_gym.render.video import VideoRecorder
 from unilab_gym.vector_env import UnilabVectorEnv
 
@@ -93,7 +93,9 @@ def _what(args: Play) -> tuple[PolicySource | None, OwnerCfg]:
         if args.run is not None:
             raise ConfigError(f"--run goes with --agent policy, not with {args.agent}")
         name, _ = resolve_backend(args.backend, args.device)
-        return None, replay_owner(args.task or GO2, name)[0]
+        return None, replay_owner(
+            args.task or GO2, name, task_kwargs=parse_task_args(args.task_args)
+        )[0]
     source = find_policy(args.run, args.run_root, args.task)
     asked = (args.task or source.task).removeprefix("unilab_gym:")
     if asked != source.task:
