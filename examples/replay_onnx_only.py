@@ -18,6 +18,8 @@ import onnxruntime
 
 ROBOTS = Path(__file__).resolve().parents[1] / "assets" / "robots"
 SCHEMA = "unilab_gym.contract/1"
+DIRECT = {"joint_position", "joint_velocity", "joint_effort"}
+"""Actions whose control is a function of the action alone: offset + scale x action, clipped."""
 
 
 class BadFile(Exception):
@@ -62,8 +64,8 @@ def check_graph(path, session, contract):
             f"{len(contract['actions']['scale'])}"
         )
     kinds = {term["kind"] for term in contract["actions"]["terms"]}
-    if kinds != {"joint_position"}:
-        raise BadFile(f"{path}: this example drives joint positions, the policy gives {kinds}")
+    if not kinds <= DIRECT:
+        raise BadFile(f"{path}: this example drives {sorted(DIRECT)}, the policy gives {kinds}")
 
 
 def find_robot(contract):
@@ -89,9 +91,10 @@ def load_robot(path, contract):
     joints = contract["joints"]
     try:
         for name, kp, kd in zip(joints["actuators"], joints["kp"], joints["kd"], strict=True):
-            if name is not None:  # a joint that no actuator drives
-                actuator = model.actuator(name)  # force = kp (ctrl - q) - kd qdot
-                actuator.gainprm[0], actuator.biasprm[1:3] = kp, (-kp, -kd)
+            if name is None or not (kp or kd):  # a joint that nothing drives, or a motor
+                continue
+            actuator = model.actuator(name)  # force = kp (ctrl - q) - kd qdot, or kd (ctrl - qdot)
+            actuator.gainprm[0], actuator.biasprm[1:3] = kp or kd, (-kp, -kd)
         data = mujoco.MjData(model)
         if model.nkey:
             mujoco.mj_resetDataKeyframe(model, data, 0)  # height of the base
