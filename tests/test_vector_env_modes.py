@@ -58,10 +58,15 @@ def test_other_modes_are_refused():
 # -- SAME_STEP is DISABLED and a reset of what ended -----------------------------------------------
 
 
+memories = pytest.mark.parametrize("memory", [False, True], ids=["plain", "memory"])
+"""With histories and latencies of observations and actions, and without."""
+
+
+@memories
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_same_step_is_disabled_and_a_masked_reset(tmp_path, backend):
+def test_same_step_is_disabled_and_a_masked_reset(tmp_path, backend, memory):
     """Bit for bit: terminal observations, first observations, rewards, flags, log, every group."""
-    automatic, manual = pair(tmp_path, "SameStep", "Disabled", backend=backend)
+    automatic, manual = pair(tmp_path, "SameStep", "Disabled", backend=backend, memory=memory)
     ended = 0
     for action in small_actions(BACKENDS[backend], N):
         obs, *flags, info = automatic.step(action)
@@ -83,9 +88,10 @@ def test_same_step_is_disabled_and_a_masked_reset(tmp_path, backend):
 # -- NEXT_STEP -------------------------------------------------------------------------------------
 
 
-def test_next_step_shows_the_same_episodes_one_step_apart(tmp_path):
+@memories
+def test_next_step_shows_the_same_episodes_one_step_apart(tmp_path, memory):
     """Row by row: what SAME_STEP gives, with one dummy transition between two episodes."""
-    reference, env = pair(tmp_path, "SameStep", "NextStep")
+    reference, env = pair(tmp_path, "SameStep", "NextStep", memory=memory)
     table = small_actions(200, N, seed=1)
     story = [[] for _ in range(N)]  # of the reference: (obs, reward, terminated, truncated)
     for action in table[:60]:
@@ -121,9 +127,10 @@ def test_next_step_shows_the_same_episodes_one_step_apart(tmp_path):
     reference.close(), env.close()
 
 
-def test_the_physics_of_a_dummy_step_does_not_matter(tmp_path):
+@memories
+def test_the_physics_of_a_dummy_step_does_not_matter(tmp_path, memory):
     """Neither a wild state nor a wild action in a row that ended reaches anything."""
-    env, wild = pair(tmp_path, "NextStep", "NextStep")
+    env, wild = pair(tmp_path, "NextStep", "NextStep", memory=memory)
     broken = 0
     for action in small_actions(40, N, seed=2):
         ended = wild.runtime.pending.clone()
