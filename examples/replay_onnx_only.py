@@ -185,11 +185,9 @@ class Observer:
                 bound if bound is not None else sign * np.inf
                 for bound, sign in zip(term["clip"] or (None, None), (-1, 1), strict=True)
             )
-            scale = np.array(term["scale"])[-len(value) :]
-            frames.append(np.clip(value, low, high) * scale)
-            while len(frames) <= term["history"]:
-                frames.insert(0, frames[0])
-            del frames[: -1 - term["history"]]
+            frames.append(np.clip(value, low, high) * np.array(term["scale"]))
+            count = max(1, term["history"])  # frames in all, this one included
+            frames[:] = ([frames[0]] * count + frames)[-count:]
             parts += frames  # oldest first
         return np.concatenate(parts).astype(np.float32)
 

@@ -23,6 +23,7 @@ from unilab_gym.registration import owner_config
 
 EXAMPLE = Path(unilab_gym.__file__).parents[1] / "examples" / "replay_onnx_only.py"
 COMMAND = np.array([0.5, -0.1, 0.3])
+HISTORY = "Go2 with five frames of every term"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,14 @@ class Walker:
     """A small random actor on one environment of a task, exported from that environment."""
 
     def __init__(self, task, folder):
-        self.env = gymnasium.make_vec(task, num_envs=1, backend="mujoco", play=True)
+        changes = {"observations.policy.history": 5} if task == HISTORY else None
+        self.env = gymnasium.make_vec(
+            TASK if task == HISTORY else task,
+            num_envs=1,
+            backend="mujoco",
+            play=True,
+            overrides=changes,
+        )
         self.runtime = self.env.unwrapped.runtime
         for name, term in self.runtime.commands.terms.items():
             if term.value.shape[1] == len(COMMAND):
@@ -92,17 +100,17 @@ def phase_of(runtime):
     return 0.0
 
 
-@pytest.mark.parametrize("task", unilab_gym.task_ids())
+@pytest.mark.parametrize("task", [*unilab_gym.task_ids(), HISTORY])
 def test_a_stranger_with_the_file_alone_gives_the_environments_targets(walkers, example, task):
     walker = walkers(task)
     env, runtime = walker.env, walker.runtime
     session, contract = example.load_policy(walker.path)
-    if any(
-        ":motion" in term["func"] or ".motion" in term["func"]
-        for term in contract["observations"]["policy"]["terms"]
-    ):
+    if any(".motion." in command["func"] for command in contract["commands"].values()):
         pytest.skip("its observation is made from a reference motion, not from the robot alone")
     data = mujoco.MjData(runtime.backend.model)
+    if task == HISTORY:
+        assert contract["observations"]["policy"]["layout"] == "term-major, oldest first"
+        assert session.get_inputs()[0].shape[1] == 5 * D
     observe = example.Observer(contract)
     obs, _ = env.reset(seed=5)
     count = len(contract["actions"]["scale"])
@@ -147,7 +155,7 @@ def test_history_is_term_major_and_oldest_first(contract, example):
     changed = copy.deepcopy(contract)
     terms = changed["observations"]["policy"]["terms"][:2]
     for term in terms:
-        term["history"] = 2
+        term["history"] = 3
     changed["observations"]["policy"]["terms"] = terms
     _, data = example.load_robot(example.find_robot(contract), contract)
     observe = example.Observer(changed)

@@ -176,7 +176,7 @@ def _observations(contract: Mapping[str, Any]) -> dict[str, Any]:
             "params": {},
             "clip": clip,
             "scale": term["scale"],
-            "history_length": term["history"] + 1 if term["history"] else 1,
+            "history_length": max(1, term["history"]),
         }
     return terms
 
