@@ -23,6 +23,7 @@ from unilab_gym.registration import owner_config
 
 EXAMPLE = Path(unilab_gym.__file__).parents[1] / "examples" / "replay_onnx_only.py"
 COMMAND = np.array([0.5, -0.1, 0.3])
+HISTORY = "Go2 with five frames of every term"
 
 
 @pytest.fixture(scope="module")
@@ -98,10 +99,7 @@ def follow(walker, example):
     """The stranger's observations and targets are the environment's, across resets."""
     env, runtime = walker.env, walker.runtime
     session, contract = example.load_policy(walker.path)
-    if any(
-        ":motion" in term["func"] or ".motion" in term["func"]
-        for term in contract["observations"]["policy"]["terms"]
-    ):
+    if any(".motion." in command["func"] for command in contract["commands"].values()):
         pytest.skip("its observation is made from a reference motion, not from the robot alone")
     data = mujoco.MjData(runtime.backend.model)
     observe, drive = example.Observer(contract), example.Driver(contract)
@@ -166,7 +164,7 @@ def test_what_the_example_cannot_do_is_refused_by_name(contract, example):
 
     example.check(contract)
     drawn = {"steps": [0, 3], "redraw": None, "shared": None}
-    refused("'joint_pos' is of kind 'joint_effort'", lambda o, a: a.update(kind="joint_effort"))
+    refused("'joint_pos' is of kind 'muscle'", lambda o, a: a.update(kind="muscle"))
     refused("delay of 'joint_pos' is drawn", lambda o, a: a.update(delay=drawn))
     refused("delay of 'base_ang_vel'", lambda o, a: o["terms"][0].update(delay=drawn))
     refused("'policy' is laid out as '.H, D.'", lambda o, a: o.update(layout="[H, D]"))

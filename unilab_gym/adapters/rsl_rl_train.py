@@ -235,10 +235,10 @@ def train(settings: TrainSettings) -> Path:
     print(f"run folder: {folder}")
     adapter = _make_env(owner, settings.device, first)
     runner = make_runner(adapter, owner, folder, settings.save_interval)
-    if state is not None:
+    if state is not None and checkpoint is not None:
         with policy_load_dim_guard(checkpoint, contract=resolve_contract(owner)):
             runner.alg.load(state, None, True)
-        print(f"resumed from {checkpoint}: iteration {first} of {owner.training.iterations}")
+        print(f"resumed from {checkpoint.name}: iteration {first} of {owner.training.iterations}")
     progress = _learn(runner, owner, tracker, first, folder)
     report = _export(runner, adapter, owner, folder)
     tracker.finish(progress.log)

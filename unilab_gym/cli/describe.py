@@ -240,9 +240,11 @@ def _bounds(bounds: Any) -> str:
 def _noise(noise: Mapping[str, Any] | None) -> str:
     if noise is None:
         return "none"
-    if noise.get("kind") == "uniform":
+    figures = {key: value for key, value in noise.items() if key != "kind"}
+    if set(figures) == {"low", "high"}:
         return f"[{number(noise['low'])}, {number(noise['high'])}]"
-    return ", ".join(f"{key} {_plain(value)}" for key, value in noise.items())
+    kind = f"{noise['kind']} " if "kind" in noise else ""
+    return kind + ", ".join(f"{key} {_plain(value)}" for key, value in figures.items())
 
 
 def _params(params: Mapping[str, Any]) -> str:
