@@ -201,7 +201,7 @@ def test_terms_rest_on_the_term_alone():
     for importer, imported, _ in imports():
         if importer.startswith("mdp") or importer == "motion.command":
             assert imported.startswith(
-                ("mdp", "motion", "errors", "math", "model_index", "config")
+                ("mdp", "motion", "errors", "math", "model_index", "config", "io")
             ) or (
                 imported == "backends.base" or imported.removeprefix("runtime.") in TERMS_REST_ON
             ), f"{importer} imports {imported}"

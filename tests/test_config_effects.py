@@ -80,6 +80,7 @@ CHANGES = {
 ELSEWHERE = {
     "ActuatorCfg.kind": "test_the_kind_of_an_actuator",
     "SceneCfg.robot": "test_another_robot_is_another_model",
+    "EnvCfg.recorders": "test_a_recorder_leaves_files",
     "EventTermCfg.mode": "test_the_mode_of_an_event",
     "EventTermCfg.in_play": "test_play_keeps_what_says_so",
 }
@@ -195,6 +196,16 @@ def test_the_kind_of_an_actuator(tmp_path):
     changed = apply_overrides(cfg, {"scene.actuators.hips": motor})
     with pytest.raises(config.ConfigError, match="'left_hip' needs a position actuator"):
         unilab_gym.make(changed, 1, backend="mujoco")
+
+
+def test_a_recorder_leaves_files(tmp_path):
+    from unilab_gym.mdp.recorders import EpisodeRecorder
+
+    params = {"folder": str(tmp_path / "episodes")}
+    recorder = config.RecorderTermCfg(func=EpisodeRecorder, params=params)
+    for recorders, files in (({}, 0), ({"episodes": recorder}, 1)):
+        fingerprint(dataclasses.replace(base(tmp_path), recorders=recorders))
+        assert len(list(tmp_path.glob("episodes/*.npz"))) == files
 
 
 def test_the_mode_of_an_event(tmp_path):

@@ -37,6 +37,7 @@ __all__ = [
     "ObservationGroupCfg",
     "ObservationTermCfg",
     "OwnerCfg",
+    "RecorderTermCfg",
     "RewardTermCfg",
     "SceneCfg",
     "SensorCfg",
@@ -222,6 +223,11 @@ class CurriculumTermCfg(TermCfg):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecorderTermCfg(TermCfg):
+    """Something that keeps what happens; `func` is a `RecorderTerm` class."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class SimCfg:
     """Engine settings, the same on every backend.
 
@@ -390,6 +396,8 @@ class EnvCfg:
         default_factory=dict[str, CurriculumTermCfg]
     )
     """What moves parameters while training; each parameter by one curriculum."""
+    recorders: Mapping[str, RecorderTermCfg] = field(default_factory=dict[str, RecorderTermCfg])
+    """What keeps episodes; also in play."""
     play: bool = False
     """Whether this is the play variant, see `for_play`."""
 

@@ -1,0 +1,1 @@
+"""Files: leaves that read and write them."""
