@@ -17,7 +17,7 @@ PACKAGE = Path(unilab_gym.__file__).resolve().parent
 
 FLOORS = (
     r"errors",
-    r"math|model_index|serialize|config|assets|registration|io(\..*)?",
+    r"math|model_index|serialize|signals|config|assets|registration|io(\..*)?",
     r"backends\.base",
     r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
     r"|runtime\.(dynamics_reads|command_term|event_term|curriculum_term|recorder_term)"
@@ -27,7 +27,7 @@ FLOORS = (
     r"tasks(\..*)?",
     r"contract(\..*)?|export(\..*)?|render(\..*)?|evaluation",
     r"vector_(env|arguments|modes|info)|single_env|factory",
-    r"adapters(\..*)?|testing(\..*)?|cli",
+    r"adapters(\..*)?|testing(\..*)?|comparison|cli(\..*)?|__main__",
 )
 """Lowest first; a module imports from its own floor or from below."""
 
@@ -68,7 +68,7 @@ COLD = {
     "runtime/term.py:BuildContext.tensor",
     "runtime/reads.py:JointPosRel.build",
     "runtime/reads.py:GeomHeight.build",
-    "mdp/actions.py:JointPositionAction.resolve",
+    "mdp/actions.py:JointAction.resolve",
     "mdp/events.py:_check",
     # Called between steps.
     "runtime/env.py:ManagerBasedRlEnv._begin",

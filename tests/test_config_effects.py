@@ -7,8 +7,15 @@ import torch
 from helpers.probe import counter, one, walker_cfg, write_probe, write_walker
 
 import unilab_gym
-from unilab_gym import config
-from unilab_gym.config import CurriculumTermCfg, EventTermCfg, MetricTermCfg, apply_overrides
+from unilab_gym import config, signals
+from unilab_gym.config import (
+    CurriculumTermCfg,
+    DelayCfg,
+    EventTermCfg,
+    GaussianNoiseCfg,
+    MetricTermCfg,
+    apply_overrides,
+)
 from unilab_gym.mdp import curriculums, events
 
 STEPS = 40
@@ -63,14 +70,30 @@ CHANGES = {
     "TermCfg.func": {"rewards.rate.func": one},
     "TermCfg.params": {"actions.legs.params.scale": 0.25},
     "ObservationTermCfg.noise": {f"{TERM}.noise": {"low": -2.0, "high": 2.0}},
+    "ObservationTermCfg.bias": {f"{TERM}.bias": {"std": 1.0}},
+    "ObservationTermCfg.delay": {f"{TERM}.delay": 1},
+    "ObservationTermCfg.history": {f"{TERM}.history": 2},
     "ObservationTermCfg.clip": {f"{TERM}.clip": [-0.5, 0.5]},
     "ObservationTermCfg.scale": {f"{TERM}.scale": 0.2},
     "UniformNoiseCfg.low": {f"{TERM}.noise.low": -0.5},
     "UniformNoiseCfg.high": {f"{TERM}.noise.high": 0.5},
+    "GaussianNoiseCfg.std": {"observations.policy.terms.gravity.bias.std": 0.5},
+    "DelayCfg.steps": {"observations.policy.delay.steps": [1, 4]},
+    "DelayCfg.redraw": {"observations.policy.delay.redraw": 3},
+    "DelayCfg.shared": {"observations.policy.delay.shared": "bus"},
     "ObservationGroupCfg.terms": {"observations.critic.terms.feet.scale": 2.0},
+    "ObservationGroupCfg.delay": {"observations.critic.delay": 1},
+    "ObservationGroupCfg.history": {"observations.critic.history": 2},
+    "ObservationGroupCfg.flatten": {
+        "observations.critic.history": 2,
+        "observations.critic.flatten": False,
+    },
     "ObservationGroupCfg.corrupt": {"observations.policy.corrupt": False},
+    "ActionTermCfg.delay": {"actions.legs.delay": 1},
     "RewardTermCfg.weight": {"rewards.rate.weight": -1.0},
-    "TerminationTermCfg.time_out": {"terminations.time_out.time_out": False},
+    "TerminationTermCfg.time_out": {
+        "terminations.trunk.time_out": True,
+    },
     "EventTermCfg.interval_s": {"events.push.interval_s": [0.1, 0.1]},
     "EventTermCfg.global_interval": {"events.push.global_interval": True},
     "EventTermCfg.min_steps_between": {"events.root.min_steps_between": 100},
@@ -88,7 +111,7 @@ CLASSES = [
     value
     for value in vars(config).values()
     if dataclasses.is_dataclass(value)
-    and value.__module__ == config.__name__
+    and value.__module__ in (config.__name__, signals.__name__)
     and value not in (config.AlgoCfg, config.NetworkCfg, config.TrainingCfg, config.OwnerCfg)
 ]
 
@@ -100,9 +123,14 @@ def base(tmp_path):
         actuators={"hips": hips},
         sensors={"imu": config.SensorCfg(kind="gyro", body="base")},
     )
+    cfg = walker_cfg(tmp_path)
+    policy = dataclasses.replace(cfg.observations["policy"], delay=DelayCfg(steps=(0, 3)))
+    gravity = dataclasses.replace(policy.terms["gravity"], bias=GaussianNoiseCfg(std=0.1))
+    policy = dataclasses.replace(policy, terms={**policy.terms, "gravity": gravity})
     return walker_cfg(
         tmp_path,
         scene=scene,
+        observations={**cfg.observations, "policy": policy},
         metrics={
             "k": MetricTermCfg(func=counter),
             "in_play": MetricTermCfg(func=one, play_only=True),

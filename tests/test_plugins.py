@@ -83,6 +83,9 @@ def test_a_task_of_another_package_is_like_ours(site):
     env.step(torch.zeros(2, 1))
     assert "reward/lean" in env.unwrapped.runtime.log()
     env.close()
+    single = gymnasium.make("MyLab/Swing-v0", backend="mujoco")
+    assert single.reset(seed=0)[0].shape == (4,)
+    single.close()
 
 
 def test_its_terms_are_stored_resolved_and_recorded_by_name(site):

@@ -11,7 +11,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.serialize import (
@@ -23,6 +23,7 @@ from unilab_gym.serialize import (
     load_func,
     to_dict,
 )
+from unilab_gym.signals import Delay, DelayCfg, GaussianNoiseCfg, UniformNoiseCfg, delay_of
 
 __all__ = [
     "ActionTermCfg",
@@ -30,8 +31,11 @@ __all__ = [
     "AlgoCfg",
     "CommandTermCfg",
     "CurriculumTermCfg",
+    "Delay",
+    "DelayCfg",
     "EnvCfg",
     "EventTermCfg",
+    "GaussianNoiseCfg",
     "MetricTermCfg",
     "NetworkCfg",
     "ObservationGroupCfg",
@@ -48,8 +52,10 @@ __all__ = [
     "TrainingCfg",
     "UniformNoiseCfg",
     "apply_overrides",
+    "delay_of",
     "from_dict",
     "func_name",
+    "history_of",
     "load_func",
     "to_dict",
 ]
@@ -81,45 +87,42 @@ class TermCfg:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UniformNoiseCfg:
-    """Uniform noise added to every component of a term."""
-
-    low: float
-    """Lower bound, in the term's unit before scaling."""
-    high: float
-    """Upper bound."""
-
-    def __post_init__(self) -> None:
-        """Checks the order of the bounds.
-
-        Raises:
-            ConfigError: If low exceeds high.
-        """
-        if not self.low <= self.high:
-            raise ConfigError(f"noise: low {self.low} exceeds high {self.high}")
-
-
-@dataclass(frozen=True, kw_only=True)
 class ObservationTermCfg(TermCfg):
-    """One block of an observation group: value -> noise -> clip -> scale."""
+    """One block of an observation group: value -> noise -> clip -> scale -> delay -> history."""
 
-    noise: UniformNoiseCfg | None = None
+    noise: UniformNoiseCfg | GaussianNoiseCfg | None = None
+    """Drawn anew at each boundary."""
+    bias: UniformNoiseCfg | GaussianNoiseCfg | None = None
+    """Added like noise, but drawn once per episode, for each component by itself."""
     clip: tuple[float, float] | None = None
     """Bounds applied after the noise."""
     scale: float | tuple[float, ...] = 1.0
     """Factor applied last: one number, or one per component."""
+    delay: int | tuple[int, int] | DelayCfg | None = None
+    """Latency in control steps; None takes the group's, drawn together with it."""
+    history: int | None = None
+    """Frames, this one included, oldest first; 0 is the value alone. None takes the group's."""
 
     def __post_init__(self) -> None:
         """Freezes lists and checks the order of the bounds.
 
         Raises:
-            ConfigError: If `clip` is not (low, high).
+            ConfigError: If `clip` is not (low, high), or a delay or history is not valid.
         """
         super().__post_init__()
-        object.__setattr__(self, "clip", freeze(self.clip))
-        object.__setattr__(self, "scale", freeze(self.scale))
+        for name in ("clip", "scale", "delay"):
+            object.__setattr__(self, name, freeze(getattr(self, name)))
         if self.clip is not None and not (len(self.clip) == 2 and self.clip[0] <= self.clip[1]):
             raise ConfigError(f"clip must be (low, high), got {self.clip}")
+        if self.delay is not None:
+            delay_of(self.delay)
+        if self.history is not None:
+            _check_history(self.history)
+
+
+def _check_history(frames: int) -> None:
+    if not isinstance(cast("Any", frames), int) or isinstance(frames, bool) or frames < 0:
+        raise ConfigError(f"history must be a number of frames >= 0, got {frames!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,12 +131,53 @@ class ObservationGroupCfg:
 
     terms: Mapping[str, ObservationTermCfg]
     corrupt: bool = False
-    """Whether the terms' noise is applied."""
+    """Whether the terms' noise and bias are applied."""
+    delay: int | tuple[int, int] | DelayCfg = 0
+    """Latency of the terms that say none, in control steps; they share one draw."""
+    history: int = 0
+    """Frames of the terms that say none."""
+    flatten: bool = True
+    """Whether frames lie side by side, term after term, oldest first: `[N, sum of H x d]`. Else
+    the group is `[N, H, D]`, oldest first, and every term needs the same history."""
+
+    def __post_init__(self) -> None:
+        """Checks what the terms share.
+
+        Raises:
+            ConfigError: If delay or history is not valid, or the history of an unflattened group
+                is not one number of at least 1.
+        """
+        object.__setattr__(self, "delay", freeze(self.delay))
+        delay_of(self.delay)
+        _check_history(self.history)
+        frames = {name: history_of(self, term) for name, term in self.terms.items()}
+        if not self.flatten and (0 in frames.values() or len(set(frames.values())) > 1):
+            raise ConfigError(
+                f"flatten=False needs one history of at least 1 frame for every term, got {frames}"
+            )
+
+
+def history_of(group: ObservationGroupCfg, term: ObservationTermCfg) -> int:
+    """Frames of a term of a group; 0 where it has no history."""
+    return group.history if term.history is None else term.history
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActionTermCfg(TermCfg):
     """Part of the action vector; parts are concatenated in order."""
+
+    delay: int | tuple[int, int] | DelayCfg = 0
+    """Control steps between an action and its effect; what `last_action` shows is not delayed."""
+
+    def __post_init__(self) -> None:
+        """Checks the delay.
+
+        Raises:
+            ConfigError: If it is not valid.
+        """
+        super().__post_init__()
+        object.__setattr__(self, "delay", freeze(self.delay))
+        delay_of(self.delay)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +185,17 @@ class RewardTermCfg(TermCfg):
     """Reward term: weight x value x control_dt is added each step."""
 
     weight: float
-    """Weight per second; a term of weight 0 is not computed."""
+    """Weight per second; a term of weight 0 is checked, but not computed."""
+
+    def __post_init__(self) -> None:
+        """Checks the weight.
+
+        Raises:
+            ConfigError: If it is not finite.
+        """
+        super().__post_init__()
+        if not math.isfinite(self.weight):
+            raise ConfigError(f"weight must be finite, got {self.weight!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -485,14 +539,27 @@ class TrainingCfg:
     """Settings of a run."""
 
     sim_backend: str = "mujoco"
+    """mujoco or mjwarp; who builds the configuration of a registered task sets it."""
     play_only: bool = False
-    play_steps: int = 1000
-    """Steps of a recorded rollout."""
+    """Whether nothing is trained under it: a replay."""
+    play_steps: int = 500
+    """Control steps of a recorded video."""
     num_envs: int = 512
     iterations: int = 240
     seed: int = 1
     sim2sim_strict: bool = True
-    """Whether a replay is refused on deny-tier differences (GUARD) or only warned about."""
+    """Whether a replay is refused on deny-tier differences or only warned about."""
+
+    def __post_init__(self) -> None:
+        """Checks the counts.
+
+        Raises:
+            ConfigError: If one is not positive, or the backend is unknown.
+        """
+        _one_of("sim_backend", self.sim_backend, ("mujoco", "mjwarp"))
+        for name in ("play_steps", "num_envs", "iterations"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"training.{name} must be positive, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

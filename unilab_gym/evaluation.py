@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from unilab_gym.errors import ConfigError
+from unilab_gym.errors import ConfigError, near
 from unilab_gym.registration import Outcome
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def evaluate(
     Args:
         env: Made with `play=True` and as many environments as episodes; commands are sampled as
             in training unless held.
-        policy: Mean actions `[N, A]` of policy observations `[N, D]`.
+        policy: Mean actions `[N, A]` of observations `[N, D]`: of the policy group, or of the
+            groups that its attribute `obs_groups` names, side by side.
         episodes: How many environments count; None takes all.
         seed: Fixes starts and commands, whatever ran before.
         on_step: Called after the reset and after each step, for example to record frames.
@@ -118,7 +119,7 @@ def evaluate(
     faults_before = base.runtime.fault_totals()
     with torch.inference_mode():
         for _ in range(base.max_episode_steps):
-            base.step(policy(base.get_observations()["policy"]))
+            base.step(policy(policy_input(base, policy)))
             tally.add()
             if on_step is not None:
                 on_step(base)
@@ -130,6 +131,20 @@ def evaluate(
         if total > faults_before[name]
     }
     return tally.report(faults, time.perf_counter() - started)
+
+
+def policy_input(env: UnilabVectorEnv, policy: Policy) -> Tensor:
+    """The observation `[N, D]` that a policy takes; see `evaluate`.
+
+    Raises:
+        ConfigError: If it asks for a group that the environment does not have.
+    """
+    names: tuple[str, ...] = getattr(policy, "obs_groups", ("policy",))
+    groups = env.get_observations()
+    for name in names:
+        if name not in groups:
+            raise ConfigError(f"the policy reads the observation group {near(name, groups)}")
+    return groups[names[0]] if len(names) == 1 else torch.cat([groups[n] for n in names], 1)
 
 
 class _Tally:

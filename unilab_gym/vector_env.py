@@ -202,8 +202,8 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         )
 
     def _set_spaces(self) -> None:
-        widths = self.runtime.rt.observations.widths
-        boxes = {name: _box(width) for name, width in widths.items()}
+        shapes = self.runtime.rt.observations.shapes
+        boxes = {name: _box(shape) for name, shape in shapes.items()}
         if self._single_group:
             self.single_observation_space = boxes["policy"]
         else:
@@ -212,7 +212,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         bounds = [spec.box for spec in self.runtime.rt.actions.specs.values() for _ in spec.joints]
         high = np.array(bounds, dtype=np.float32)
         self.single_action_space = gymnasium.spaces.Box(-high, high, dtype=np.float32)
-        self._privileged = "critic" if "critic" in widths else "policy"
+        self._privileged = "critic" if "critic" in shapes else "policy"
         self.state_space = boxes[self._privileged]
 
     @functools.cached_property
@@ -280,7 +280,8 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         """
         runtime = self.runtime
         given = check_options(options, _RESET_OPTIONS)
-        mask = self._bool_rows("reset_mask", given["reset_mask"]) if given else None
+        masked = "reset_mask" in given
+        mask = self._bool_rows("reset_mask", given["reset_mask"]) if masked else None
         if mask is not None and not self._has_reset:
             raise ResetNeeded("reset_mask needs a full reset() first")
         state = runtime.reset(keys=reset_keys(seed, self.num_envs, self.rank), mask=mask)
@@ -506,7 +507,8 @@ def _to_host(value: Any) -> Any:
     tensors: list[Tensor] = []
     _map(value, tensors.append)
     ordered = sorted(tensors, key=Tensor.element_size, reverse=True)  # keeps items aligned
-    parts = [tensor.reshape(-1).view(torch.uint8) for tensor in ordered]
+    flat = [tensor.contiguous().as_strided((tensor.numel(),), (1,)) for tensor in ordered]
+    parts = [tensor.view(torch.uint8) for tensor in flat]
     packed = torch.cat(parts).cpu().numpy()
     arrays: dict[int, Any] = {}
     start = 0
@@ -518,8 +520,8 @@ def _to_host(value: Any) -> Any:
     return _map(value, lambda tensor: arrays[id(tensor)])
 
 
-def _box(width: int) -> gymnasium.spaces.Box:
-    return gymnasium.spaces.Box(-np.inf, np.inf, (width,), np.float32)
+def _box(shape: tuple[int, ...]) -> gymnasium.spaces.Box:
+    return gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
 __all__ = ["UnilabVectorEnv"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from unilab_gym.runtime.log import EpisodeLog
@@ -24,8 +25,9 @@ def step_info(log: EpisodeLog, done: Tensor, final_obs: Any) -> dict[str, Any]:
         `{"final_obs", "_final_obs", "final_info", "_final_info"}`; names with an underscore are
         the masks of rows whose values count.
     """
-    # Two copies, cut into rows that do not overlap: each result can be overwritten.
-    columns = log.packed.t().contiguous().unbind(0)
+    # Two copies, cut into rows that do not overlap: each result can be overwritten. A clone, as
+    # `contiguous` copies nothing where there is one environment.
+    columns = log.packed.t().clone(memory_format=torch.contiguous_format).unbind(0)
     masks = iter(done.repeat(len(columns) + _OWN_MASKS, 1).unbind(0))
     values = dict(zip(log.names, columns, strict=True))
     returns, length = values.pop("episode/return"), values.pop("episode/length").long()

@@ -135,3 +135,29 @@ def mask_of(*rows, n=4):
     mask = torch.zeros(n, dtype=torch.bool)
     mask[list(rows)] = True
     return mask
+
+
+# -- the conformance list --------------------------------------------------------------------------
+
+CONFORM = "UniLab/CartPole-v0"
+"""The smallest task: what holds for every environment is tried on it first."""
+ENGINES = ("mujoco", "mjwarp")
+MODES = ("SameStep", "NextStep", "Disabled")
+
+
+def make_cartpole(num_envs=4, **kwargs):
+    """The tutorial task, on the CPU."""
+    kwargs = {"backend": "mujoco", "device": "cpu"} | kwargs
+    return gymnasium.make_vec(CONFORM, num_envs=num_envs, **kwargs)
+
+
+def play(env, table, begin=None):
+    """Results of a reset and of each action; in mode DISABLED what ends is reset at once."""
+    results = [frozen(env.reset(**(begin or {})))]
+    for action in table:
+        result = env.step(action)
+        results.append(frozen(result))
+        done = result[2] | result[3]
+        if env.metadata["autoreset_mode"].value == "Disabled":
+            results.append(frozen(env.reset(options={"reset_mask": done})))
+    return results

@@ -5,6 +5,7 @@ import pickle
 
 import pytest
 import torch
+from helpers.memory import memory_cfg
 from helpers.probe import (
     CPU,
     build,
@@ -55,15 +56,11 @@ class Odometer(Term):
 
 
 def busy_cfg(folder, **changes):
-    """The walker with a stateful reward, a maximum metric and an acceleration-stage read."""
-    cfg = walker_cfg(folder, episode_length_s=0.6)
+    """The walker with all memory, a stateful reward and a maximum metric."""
+    cfg = memory_cfg(folder, episode_length_s=0.6)
     peak = MetricTermCfg(func=rewards.action_rate_l2, reduce="max")
-    return dataclasses.replace(
-        cfg,
-        rewards={**cfg.rewards, "odometer": RewardTermCfg(func=Odometer, weight=1.0)},
-        metrics={"peak": peak},
-        **changes,
-    )
+    rewards_ = {**cfg.rewards, "odometer": RewardTermCfg(func=Odometer, weight=1.0)}
+    return dataclasses.replace(cfg, rewards=rewards_, metrics={"peak": peak}, **changes)
 
 
 def mask_of(env, *rows):
@@ -244,7 +241,8 @@ def test_the_published_state_comes_back_at_once(tmp_path):
 
 
 def test_one_row_goes_to_every_masked_row_and_new_keys_part_them(tmp_path):
-    env = started(busy_cfg(tmp_path), 7)
+    now = walker_cfg(tmp_path).observations  # without latencies new noise shows at once
+    env = started(busy_cfg(tmp_path, observations=now), 7)
     play(env, random_actions(env, 6))
     one = env.get_state(mask_of(env, 2))
     chosen = mask_of(env, 0, 2, 3)

@@ -105,8 +105,14 @@ def rsl_rl_config(algo: AlgoCfg, *, save_interval: int = 50) -> dict[str, Any]:
         save_interval: Iterations between two checkpoints.
 
     Raises:
-        ConfigError: On a hyperparameter that nothing would read.
+        ConfigError: On settings of another library, a hyperparameter that nothing would read, or
+            an actor or critic without observation groups.
     """
+    if algo.library != "rsl_rl":
+        raise ConfigError(f"algo.library is {algo.library!r}; rsl_rl reads settings of 'rsl_rl'")
+    for role in ("actor", "critic"):
+        if role not in algo.obs_groups:
+            raise ConfigError(f"algo.obs_groups has no {near(role, algo.obs_groups)}")
     for key in algo.hyper:
         if key not in (*_ALGORITHM_KEYS, *_RUNNER_KEYS):
             raise ConfigError(f"algo.hyper {near(key, (*_ALGORITHM_KEYS, *_RUNNER_KEYS))}")

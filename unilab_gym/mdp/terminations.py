@@ -15,6 +15,9 @@ from unilab_gym.runtime.term import BuildContext, Term, TermFrame, term
 class TimeOut(Term):
     """True where the episode has reached its limit; use with `time_out=True`."""
 
+    is_time_limit = True
+    """Refused as a failure: a forgotten `time_out=True` would stop the bootstrapping."""
+
     def __init__(self, ctx: BuildContext) -> None:
         """Takes the limit in control steps."""
         super().__init__(ctx)

@@ -210,8 +210,8 @@ class ManagerBasedRlEnv:
         """Allocates what this class itself carries and publishes."""
         with ctx.owned("env"):
             self._final = {
-                name: ctx.zeros(width, key=f"final_obs/{name}")
-                for name, width in self.rt.observations.widths.items()
+                name: ctx.zeros(*shape, key=f"final_obs/{name}")
+                for name, shape in self.rt.observations.shapes.items()
             }
             self._mask = ctx.scratch(dtype=torch.bool, key="mask")
             self._started = ctx.zeros(dtype=torch.bool, key="started")

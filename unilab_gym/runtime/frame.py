@@ -7,7 +7,7 @@ tensors; derived reads are computed at most once per boundary and forgotten at t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -59,18 +59,28 @@ class Frame:
         self._stable: dict[Read, Tensor] = {}
         self._cache: dict[Read, Tensor] = {}
         self._volatile: list[Read] = []
+        self._askers: dict[Read, str] = {}
 
     def declare(
-        self, read: Read, phases: tuple[str, ...], index: ModelIndex, device: torch.device
+        self,
+        read: Read,
+        phases: tuple[str, ...],
+        index: ModelIndex,
+        device: torch.device,
+        *,
+        asker: str = "",
     ) -> None:
-        """Notes a read and whatever it is derived from.
+        """Notes a read and whatever it is derived from, and who asked first.
 
         Raises:
             ConfigError: If it names something that the model does not have.
         """
         self._built_for = (index, device)
         self._declared.setdefault(read, set()).update(phases)
+        known = set(self._phases)
         self._follow(read, set(phases), lambda derived: derived)
+        for fresh in self._phases.keys() - known:
+            self._askers[fresh] = asker
 
     def _follow(
         self, read: Read, phases: set[str], source: Callable[[DerivedRead], DerivedRead]
@@ -135,10 +145,22 @@ class Frame:
         self._stable = {read: tensors[item] for read, item in self._slices.items()}
         for read in self._phases:
             if isinstance(read, RuntimeRead):
-                if read not in self._runtime:
-                    offered = (str(item) for item in self._runtime)
-                    raise ConfigError(f"no manager provides {near(str(read), offered)}")
+                self.require((read,))
                 self._stable[read] = self._runtime[read]
+
+    def require(self, reads: Iterable[RuntimeRead]) -> None:
+        """Checks that managers offer these reads.
+
+        Raises:
+            ConfigError: If one is not offered; names who asked.
+        """
+        for read in reads:
+            if read not in self._runtime:
+                alike = [item for item in self._runtime if type(item) is type(read)]
+                asker = self._askers.get(read, "")
+                who = f"{asker}: " if asker else ""
+                offered = map(str, alike or self._runtime)
+                raise ConfigError(f"{who}no manager provides {near(str(read), offered)}")
 
     def advance(self) -> None:
         """A new boundary: derived values are computed anew when asked for."""

@@ -25,11 +25,11 @@ import torch
 from torch import Tensor
 
 from unilab_gym.config import TermCfg, func_name
-from unilab_gym.errors import ConfigError, near
+from unilab_gym.errors import ConfigError, UnilabGymError, near
 from unilab_gym.model_index import ModelIndex
 from unilab_gym.runtime.carriers import EpisodeCarriers, StateRegistry
 from unilab_gym.runtime.frame import Frame, TermFrame
-from unilab_gym.runtime.reads import Read
+from unilab_gym.runtime.reads import Command, Read
 from unilab_gym.runtime.rng import ManagerRng
 
 __all__ = [
@@ -40,10 +40,12 @@ __all__ = [
     "Term",
     "TermFrame",
     "bind_term",
+    "check_idle",
     "check_value",
     "full_params",
     "term",
     "term_width",
+    "told",
 ]
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -64,7 +66,8 @@ class ActionSpec:
     """A resolved action term: plain numbers, no torch."""
 
     kind: str
-    """What an action means: "joint_position"."""
+    """What an action means: "joint_position", "relative_joint_position" (the joint's position is
+    added), "joint_velocity" or "joint_effort"."""
     joints: tuple[str, ...]
     actuators: tuple[str, ...]
     scale: tuple[float, ...]
@@ -292,7 +295,7 @@ class BuildContext:
         if not isinstance(cast("Any", reads), tuple):  # a forgotten comma: (JointPos())
             raise ConfigError(f"reads must be a tuple of reads, got {reads!r}")
         for read in reads:
-            self.frame.declare(read, phases, self.index, self.device)
+            self.frame.declare(read, phases, self.index, self.device, asker=name)
         return TermFrame(self.frame, name, reads)
 
 
@@ -301,7 +304,8 @@ class Term:
 
     Subclasses are decorated with `@term(...)`; their parameters are keyword-only. An observation
     is computed at both boundaries of a step, for every row, so a class used there must not
-    advance its state when it is called.
+    advance its state when it is called: it advances in `update`, once a step. Other terms are
+    called once a step and advance in `__call__`.
     """
 
     def __init__(self, ctx: BuildContext) -> None:
@@ -312,6 +316,12 @@ class Term:
     def __call__(self, frame: TermFrame) -> Tensor:
         """The value at this boundary, `[N]` or `[N, d]`."""
         raise NotImplementedError(type(self).__name__)
+
+    def update(self, frame: TermFrame) -> None:
+        """Observations only: a step has passed; called at Frame A, before `__call__`.
+
+        Of a quarantined row it sees a state that means nothing; `reset` clears that.
+        """
 
     def reset(self, mask: Tensor) -> None:
         """Clears the state of the rows where `mask` `[N]` is true."""
@@ -335,6 +345,16 @@ class BoundTerm:
         """The value at this boundary, `[N]` or `[N, d]`."""
         return self._call(self._frame)
 
+    @property
+    def has_update(self) -> bool:
+        """Whether the term is a class that advances in `update`."""
+        own: Any = getattr(cast("Any", type(self.instance)), "update", None)
+        return own is not None and own is not Term.update
+
+    def update(self) -> None:
+        """Advances the term's state by one step."""
+        self.instance.update(self._frame)
+
     def reset(self, mask: Tensor) -> None:
         """Resets the term's state where the mask is true."""
         reset = getattr(self.instance, "reset", None)
@@ -343,7 +363,13 @@ class BoundTerm:
 
 
 def bind_term(
-    ctx: BuildContext, manager: str, name: str, cfg: TermCfg, phases: tuple[str, ...] = ("step",)
+    ctx: BuildContext,
+    manager: str,
+    name: str,
+    cfg: TermCfg,
+    phases: tuple[str, ...] = ("step",),
+    *,
+    updates: bool = False,
 ) -> BoundTerm:
     """Builds a term: checks parameters, declares reads, allocates state.
 
@@ -353,12 +379,13 @@ def bind_term(
         name: The term's name in the config.
         cfg: Function or class and parameters.
         phases: In which refreshes its reads must be valid.
+        updates: Whether the manager calls `update`; a class that has one is refused elsewhere.
 
     Raises:
         ConfigError: With the term's path in front.
     """
     owner = f"{manager}/{name}"
-    try:
+    with told(owner, cfg.params):
         params = full_params(cfg.func, cfg.params)
         spec = term_spec(cfg.func)
         reads = spec.reads(params)
@@ -376,9 +403,47 @@ def bind_term(
                 moved = {name: ctx.adjusted(name, params[name]) for name in spec.adjustable}
             tensors = {name: tensor for name, tensor in moved.items() if tensor is not None}
             call = functools.partial(func, **{**params, **tensors})
+    bound = BoundTerm(owner, width, scalar, params, reads, frame, call, instance)
+    if bound.has_update and not updates:
+        raise ConfigError(
+            f"{owner}: {func_name(cfg.func)} advances in update(), which only observations "
+            "have; here a term is called once a step and advances in __call__"
+        )
+    return bound
+
+
+@contextmanager
+def told(owner: str, params: Mapping[str, Any]) -> Generator[None]:
+    """Puts a term's path in front of what is wrong with it, while it is built.
+
+    A parameter of the wrong kind shows in whatever the term does with it first.
+
+    Raises:
+        ConfigError: In the place of a ConfigError, TypeError, ValueError or division by zero.
+    """
+    try:
+        yield
     except ConfigError as error:
         raise ConfigError(f"{owner}: {error}") from error
-    return BoundTerm(owner, width, scalar, params, reads, frame, call, instance)
+    except UnilabGymError:
+        raise
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{owner}: {what} (params {dict(params)})") from error
+
+
+def check_idle(ctx: BuildContext, manager: str, name: str, cfg: TermCfg) -> None:
+    """Checks a term that is configured and not computed: its parameters and every name in it.
+
+    Raises:
+        ConfigError: With the term's path in front.
+    """
+    with told(f"{manager}/{name}", cfg.params):
+        scratch = Frame()
+        for read in term_spec(cfg.func).reads(full_params(cfg.func, cfg.params)):
+            scratch.declare(read, ("step",), ctx.index, ctx.device)
+        commands = [read for read in scratch.plan().runtime if isinstance(read, Command)]
+        ctx.frame.require(commands)
 
 
 def check_value(term: BoundTerm, num_envs: int, dtype: torch.dtype | None = None) -> None:
@@ -389,7 +454,8 @@ def check_value(term: BoundTerm, num_envs: int, dtype: torch.dtype | None = None
     Raises:
         ConfigError: Names the term, what it returned and what it declares.
     """
-    value = term()
+    with told(term.name, term.params):
+        value = term()
     columns = value[:1].numel() if value.dim() > 1 or not term.scalar else 1
     fits = value.dim() > 0 and value.shape[0] == num_envs and columns == term.width
     if not fits or (term.scalar and value.dim() != 1):

@@ -77,13 +77,19 @@ def test_flags_are_exclusive_and_every_cause_is_kept(tmp_path):
 
 
 def test_a_term_written_with_default_fields_is_a_failure(tmp_path):
-    limit = TerminationTermCfg(func=TimeOut)  # a user's own limit, `time_out` forgotten
-    env = started(probe_cfg(tmp_path, terminations={"limit": limit}, episode_length_s=0.06))
+    env = started(probe_cfg(tmp_path, terminations={"fall": fails_at(3)}))
     for _ in range(3):
         state = env.step(zero_action(env))
     assert state.terminated.all()
     assert not state.truncated.any()
     env.close()
+
+
+def test_a_time_limit_written_with_default_fields_is_refused(tmp_path):
+    """E07: where `time_out` was forgotten it would be a failure."""
+    limit = TerminationTermCfg(func=TimeOut)
+    with pytest.raises(ConfigError, match=r"terminations/limit: .*TimeOut is a time limit.*=True"):
+        build(probe_cfg(tmp_path, terminations={"limit": limit}))
 
 
 def test_stateful_terms_count_from_their_own_reset(tmp_path):

@@ -20,7 +20,7 @@ from unilab_gym.errors import ConfigError, near
 from unilab_gym.runtime.command_term import CommandTerm
 from unilab_gym.runtime.frame import TermFrame
 from unilab_gym.runtime.reads import Command, Read
-from unilab_gym.runtime.term import BuildContext, full_params, term_spec
+from unilab_gym.runtime.term import BuildContext, full_params, term_spec, told
 
 
 class _Held:
@@ -48,14 +48,12 @@ class CommandManager:
             owner = f"commands/{name}"
             if not (inspect.isclass(cfg.func) and issubclass(cfg.func, CommandTerm)):
                 raise ConfigError(f"{owner}: {cfg.func!r} is not a CommandTerm class")
+            with ctx.owned(owner), told(owner, cfg.params):
+                params = full_params(cfg.func, cfg.params)
+                reads: tuple[Read, ...] = term_spec(cfg.func).reads(params)
+                self._frames[name] = ctx.view(owner, reads, ("step", "reset"))
+                command: CommandTerm = cfg.func(ctx, **params)
             with ctx.owned(owner):
-                try:
-                    params = full_params(cfg.func, cfg.params)
-                    reads: tuple[Read, ...] = term_spec(cfg.func).reads(params)
-                    self._frames[name] = ctx.view(owner, reads, ("step", "reset"))
-                    command: CommandTerm = cfg.func(ctx, **params)
-                except (ConfigError, TypeError) as error:  # TypeError: a number for a range ...
-                    raise ConfigError(f"{owner}: {error} (params {cfg.params})") from error
                 self.terms[name] = command
                 self._held[name] = _Held(ctx, command.value)
             ctx.frame.provide(Command(name), command.value)

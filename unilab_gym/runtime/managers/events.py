@@ -23,7 +23,7 @@ from unilab_gym.config import EventTermCfg, func_name
 from unilab_gym.errors import ConfigError, UnsupportedCapabilityError
 from unilab_gym.runtime.command_term import StepTimer
 from unilab_gym.runtime.event_term import IntervalEvent, ResetEvent, StartupEvent
-from unilab_gym.runtime.term import BuildContext, full_params
+from unilab_gym.runtime.term import BuildContext, full_params, told
 
 _KINDS = {
     "startup": StartupEvent,
@@ -96,11 +96,8 @@ class EventManager:
         self._assigning: list[tuple[str, ResetEvent]] = []
         event_fields(terms)
         for name, cfg in terms.items():
-            try:
-                with ctx.owned(f"events/{name}"):
-                    event = cfg.func(ctx, **full_params(cfg.func, cfg.params))
-            except (ConfigError, TypeError) as error:  # TypeError: a number for a range ...
-                raise ConfigError(f"events/{name}: {error} (params {cfg.params})") from error
+            with ctx.owned(f"events/{name}"), told(f"events/{name}", cfg.params):
+                event = cfg.func(ctx, **full_params(cfg.func, cfg.params))
             if isinstance(event, StartupEvent):
                 self._startup.append(event)
             elif isinstance(event, ResetEvent):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unilab_gym.config import MetricTermCfg
 from unilab_gym.errors import ConfigError
-from unilab_gym.runtime.term import BuildContext, bind_term, check_value
+from unilab_gym.runtime.term import BuildContext, bind_term, check_idle, check_value
 
 _REDUCTIONS = ("mean", "sum", "max", "last")
 
@@ -26,6 +26,9 @@ class MetricsManager:
             ConfigError: If a metric is not one number per environment.
         """
         wanted = {name: cfg for name, cfg in terms.items() if play or not cfg.play_only}
+        for name, cfg in terms.items():
+            if name not in wanted:
+                check_idle(ctx, "metrics", name, cfg)
         ordered = sorted(wanted.items(), key=lambda item: _REDUCTIONS.index(item[1].reduce))
         self._terms = [bind_term(ctx, "metrics", name, cfg) for name, cfg in ordered]
         for term in self._terms:

@@ -15,7 +15,7 @@ from torch import Tensor
 from unilab_gym.config import RewardTermCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.reads import RewardSum
-from unilab_gym.runtime.term import BuildContext, bind_term, check_value
+from unilab_gym.runtime.term import BuildContext, bind_term, check_idle, check_value
 
 
 class RewardManager:
@@ -35,6 +35,9 @@ class RewardManager:
             if weight is not None:
                 moved[name] = weight
         active = {name: cfg for name, cfg in terms.items() if cfg.weight != 0.0 or name in moved}
+        for name, cfg in terms.items():
+            if name not in active:
+                check_idle(ctx, "rewards", name, cfg)
         self._terms = [bind_term(ctx, "rewards", name, cfg) for name, cfg in active.items()]
         for term in self._terms:
             if not term.scalar:

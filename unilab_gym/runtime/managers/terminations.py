@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from unilab_gym.config import TerminationTermCfg
+from unilab_gym.config import TerminationTermCfg, func_name
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.reads import Terminated
 from unilab_gym.runtime.term import BuildContext, bind_term, check_value
@@ -24,8 +24,15 @@ class TerminationManager:
         """Binds the terms, failures first.
 
         Raises:
-            ConfigError: If a term does not return one flag per environment.
+            ConfigError: If a term does not return one flag per environment, or a time limit is
+                configured as a failure.
         """
+        for name, cfg in terms.items():
+            if getattr(cfg.func, "is_time_limit", False) and not cfg.time_out:
+                raise ConfigError(
+                    f"terminations/{name}: {func_name(cfg.func)} is a time limit, not a failure: "
+                    "say time_out=True"
+                )
         ordered = sorted(terms.items(), key=lambda item: item[1].time_out)  # stable
         self._terms = [bind_term(ctx, "terminations", name, cfg) for name, cfg in ordered]
         for term in self._terms:
