@@ -68,18 +68,26 @@ def main():
     parser.add_argument("name", choices=names)
     parser.add_argument("--tiny", action="store_true", help="small sizes: does it run at all")
     parser.add_argument("--device", help="where the benchmark takes one: cuda or cpu")
+    parser.add_argument("--minutes", type=float, help="where the benchmark takes a time")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/NAME.json")
     arguments = parser.parse_args()
     for folder in (ROOT / "tests", ROOT):  # helpers.opcount; the package, where not installed
         sys.path.insert(0, str(folder))
     module = importlib.import_module(arguments.name)
     common = {"name": arguments.name, "versions": versions(), "hardware": hardware()}
-    failed = False
+    given = {"device": arguments.device, "minutes": arguments.minutes}
+    given = {name: value for name, value in given.items() if value is not None}
+    lines = []
     for case in module.TINY if arguments.tiny else module.CASES:
-        case = case if arguments.device is None else {**case, "device": arguments.device}
+        case = {**case, **given}
         for numbers in module.run(**case):
-            print(json.dumps({**common, "case": case, **numbers}), flush=True)
-            failed |= numbers.get("passed") is False
-    sys.exit(int(failed))
+            lines.append({**common, "case": case, **numbers})
+            print(json.dumps(lines[-1]), flush=True)
+    if arguments.save:
+        folder = ROOT / "benchmarks" / "results"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{arguments.name}.json").write_text(json.dumps(lines, indent=1) + "\n")
+    sys.exit(int(any(line.get("passed") is False for line in lines)))
 
 
 if __name__ == "__main__":

@@ -17,13 +17,13 @@ PACKAGE = Path(unilab_gym.__file__).resolve().parent
 
 FLOORS = (
     r"errors",
-    r"math|model_index|serialize|signals|config|assets|registration|io(\..*)?",
+    r"math|model_index|serialize|signals|config|learner_config|assets|registration|io(\..*)?",
     r"backends\.base",
     r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
-    r"|runtime\.(dynamics_reads|command_term|event_term|curriculum_term|recorder_term)"
-    r"|motion|motion\.(clip|convert|library|sampler)",
+    r"|runtime\.(dynamics_reads|command_term|event_term|curriculum_term|recorder_term|fault_ring)"
+    r"|motion|motion\.(clip|convert|make|library|sampler)",
     r"runtime\.managers(\..*)?|mdp(\..*)?|motion\.command",
-    r"runtime\.(log|step|state|env)",
+    r"runtime\.(log|step|state|fault_report|env)",
     r"tasks(\..*)?",
     r"contract(\..*)?|export(\..*)?|render(\..*)?|evaluation",
     r"vector_(env|arguments|modes|info)|single_env|factory",
@@ -55,6 +55,7 @@ NUMPY = (
     "export/onnx.py",
     "render/*",
     "io/npz.py",
+    "io/fault_dump.py",
     "vector_env.py",
     "single_env.py",
     "adapters/sb3.py",
@@ -63,8 +64,8 @@ NUMPY = (
 
 COLD = {
     # Built once: sizes, names, declarations.
-    "runtime/rng.py:_Block.build",
-    "runtime/rng.py:ManagerRng.uniform",
+    "runtime/rng.py:_Block._allocate",
+    "runtime/rng.py:ManagerRng._add",
     "runtime/term.py:BuildContext.tensor",
     "runtime/reads.py:JointPosRel.build",
     "runtime/reads.py:GeomHeight.build",
@@ -78,8 +79,10 @@ COLD = {
     "runtime/rng.py:ManagerRng.set_keys",
     "runtime/managers/commands.py:CommandManager.hold",
     "runtime/managers/commands.py:CommandManager.restored",
-    # on_fault="raise", on the CPU alone.
-    "runtime/env.py:ManagerBasedRlEnv._raise_faults",
+    # Reads host memory; the others run after a fault, where a dump was asked for.
+    "runtime/faults.py:faulty_rows",
+    "runtime/fault_ring.py:FaultRing.history",
+    "runtime/fault_report.py:FaultReporter._meta",
 }
 """Functions that a step never runs, beside `__init__`: they may copy to the host or upload."""
 
@@ -280,7 +283,10 @@ def functions(path):
 
 def hot_files():
     return [
-        path for path in sources() if relative(path).split("/")[0] in ("runtime", "mdp", "math.py")
+        path
+        for path in sources()
+        if relative(path).split("/")[0] in ("runtime", "mdp", "math.py")
+        or relative(path) in ("motion/command.py", "motion/sampler.py")
     ]
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from helpers.probe import counter, one, walker_cfg, write_probe, write_walker
@@ -102,10 +103,15 @@ CHANGES = {
 }
 ELSEWHERE = {
     "ActuatorCfg.kind": "test_the_kind_of_an_actuator",
+    "EnvCfg.fault_dump": "test_dumps_of_faults",
+    "FaultDumpCfg.directory": "test_dumps_of_faults",
+    "FaultDumpCfg.steps": "test_dumps_of_faults",
+    "FaultDumpCfg.max_files": "test_dumps_of_faults",
     "SceneCfg.robot": "test_another_robot_is_another_model",
     "EnvCfg.recorders": "test_a_recorder_leaves_files",
     "EventTermCfg.mode": "test_the_mode_of_an_event",
     "EventTermCfg.in_play": "test_play_keeps_what_says_so",
+    "CommandTermCfg.play_params": "test_play_parameters_replace_those_of_training",
 }
 CLASSES = [
     value
@@ -247,8 +253,34 @@ def test_the_mode_of_an_event(tmp_path):
             unilab_gym.make(dataclasses.replace(cfg, events=wrong), 1, backend="mujoco")
 
 
+def test_dumps_of_faults(tmp_path):
+    """They change no bit of a run: the files are the effect."""
+    cfg, written = base(tmp_path), {}
+    changes = {"plain": {}, "short": {"steps": 2}, "one": {"max_files": 1}}
+    for name, change in changes.items():
+        dump = config.FaultDumpCfg(directory=str(tmp_path / name), **change)
+        dumping = dataclasses.replace(cfg, fault_dump=dump)
+        env = unilab_gym.make(dumping, 2, backend="mujoco", seed=0)
+        env.reset()
+        for value in (0.0, 0.0, torch.nan):
+            env.step(torch.full((2, 2), value))
+        env.close()
+        written[name] = sorted((tmp_path / name).iterdir())
+    assert [len(files) for files in written.values()] == [2, 2, 1]
+    with np.load(written["plain"][0]) as plain, np.load(written["short"][0]) as short:
+        assert (len(plain["state"]), len(short["state"])) == (3, 2)
+
+
 def test_play_keeps_what_says_so(tmp_path):
     cfg = base(tmp_path)
     kept = apply_overrides(cfg, {"events.root.in_play": True})
     assert differ(fingerprint(cfg.for_play()), fingerprint(kept.for_play()))
     assert not differ(fingerprint(cfg), fingerprint(kept))
+
+
+def test_play_parameters_replace_those_of_training(tmp_path):
+    cfg = base(tmp_path)
+    still = apply_overrides(cfg, {"commands.twist.play_params": {"standing_fraction": 1.0}})
+    assert differ(fingerprint(cfg.for_play()), fingerprint(still.for_play()))
+    assert not differ(fingerprint(cfg), fingerprint(still))
+    assert still.for_play().commands["twist"].params["standing_fraction"] == 1.0

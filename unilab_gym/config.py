@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
-from unilab_gym.errors import ConfigError, near
+from unilab_gym.errors import ConfigError
+from unilab_gym.learner_config import AlgoCfg, NetworkCfg, TrainingCfg, one_of
 from unilab_gym.serialize import (
     TermFunc,
     apply_overrides,
@@ -35,6 +36,7 @@ __all__ = [
     "DelayCfg",
     "EnvCfg",
     "EventTermCfg",
+    "FaultDumpCfg",
     "GaussianNoiseCfg",
     "MetricTermCfg",
     "NetworkCfg",
@@ -59,11 +61,6 @@ __all__ = [
     "load_func",
     "to_dict",
 ]
-
-
-def _one_of(what: str, value: str, options: tuple[str, ...]) -> None:
-    if value not in options:
-        raise ConfigError(f"{what}: {near(str(value), options)}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +207,18 @@ class TerminationTermCfg(TermCfg):
 class CommandTermCfg(TermCfg):
     """A command generator; `func` is a `CommandTerm` class."""
 
+    play_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters that replace those of `params` with `play=True`."""
+
+    def __post_init__(self) -> None:
+        """Freezes the parameters."""
+        super().__post_init__()
+        object.__setattr__(self, "play_params", freeze(self.play_params))
+
+    def for_play(self) -> CommandTermCfg:
+        """The same generator with its play parameters."""
+        return dataclasses.replace(self, params={**self.params, **self.play_params})
+
 
 @dataclass(frozen=True, kw_only=True)
 class EventTermCfg(TermCfg):
@@ -238,7 +247,7 @@ class EventTermCfg(TermCfg):
                 ordered, or a setting of another mode is given.
         """
         super().__post_init__()
-        _one_of("mode", self.mode, ("startup", "reset", "interval", "step"))
+        one_of("mode", self.mode, ("startup", "reset", "interval", "step"))
         object.__setattr__(self, "interval_s", freeze(self.interval_s))
         if (self.mode == "interval") != (self.interval_s is not None):
             raise ConfigError(f"interval_s goes with mode 'interval' only, got {self.mode!r}")
@@ -268,7 +277,7 @@ class MetricTermCfg(TermCfg):
             ConfigError: If it is unknown.
         """
         super().__post_init__()
-        _one_of("reduce", self.reduce, ("mean", "sum", "max", "last"))
+        one_of("reduce", self.reduce, ("mean", "sum", "max", "last"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,7 +357,7 @@ class ActuatorCfg:
             ConfigError: If a gain is missing or has no effect, or a number is out of range.
         """
         object.__setattr__(self, "joints", freeze(self.joints))
-        _one_of("kind", self.kind, ("position", "motor"))
+        one_of("kind", self.kind, ("position", "motor"))
         if self.kind == "position" and self.kp is None:
             raise ConfigError("an actuator of kind 'position' needs kp")
         if self.kind == "motor" and not (self.kp is None and self.kd is None):
@@ -413,12 +422,37 @@ class SceneCfg:
         Raises:
             ConfigError: If the ground is unknown, or its friction has no effect.
         """
-        _one_of("ground", self.ground, ("flat", "none"))
+        one_of("ground", self.ground, ("flat", "none"))
         if self.ground == "none" and self.ground_friction != 1.0:
             raise ConfigError("ground_friction has no effect with ground='none'")
         for name in ("actuators", "sensors", "joint_pos"):
             object.__setattr__(self, name, dict(getattr(self, name)))
         object.__setattr__(self, "root_pos", freeze(self.root_pos))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultDumpCfg:
+    """Files for bug reports: the last steps of a row that fails, which plain MuJoCo replays."""
+
+    directory: str
+    """Folder that the NPZ files go to; made when the first is written."""
+    steps: int = 64
+    """Control steps kept, each row's engine state included."""
+    max_files: int = 8
+    """After so many files no more are written: a diverging run fails without end."""
+
+    def __post_init__(self) -> None:
+        """Checks the counts.
+
+        Raises:
+            ConfigError: If one is not a positive integer, or the folder has no name.
+        """
+        for name in ("steps", "max_files"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+                raise ConfigError(f"fault_dump.{name} must be a positive integer, got {value!r}")
+        if not self.directory:
+            raise ConfigError("fault_dump.directory must name a folder, got ''")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,6 +486,8 @@ class EnvCfg:
     """What moves parameters while training; each parameter by one curriculum."""
     recorders: Mapping[str, RecorderTermCfg] = field(default_factory=dict[str, RecorderTermCfg])
     """What keeps episodes; also in play."""
+    fault_dump: FaultDumpCfg | None = None
+    """Where to write the history of a row that fails; None records nothing and costs nothing."""
     play: bool = False
     """Whether this is the play variant, see `for_play`."""
 
@@ -498,68 +534,16 @@ class EnvCfg:
             name: dataclasses.replace(group, corrupt=False)
             for name, group in self.observations.items()
         }
+        commands = {name: command.for_play() for name, command in self.commands.items()}
         events = {name: event for name, event in self.events.items() if event.in_play}
         return dataclasses.replace(
-            self, observations=groups, events=events, curriculum={}, play=True
+            self,
+            observations=groups,
+            commands=commands,
+            events=events,
+            curriculum={},
+            play=True,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkCfg:
-    """A multilayer perceptron."""
-
-    hidden_dims: tuple[int, ...] = (256, 128, 64)
-    activation: str = "elu"
-    obs_normalization: bool = True
-    """Whether a running mean and variance of the observations sits before the network."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlgoCfg:
-    """Settings of the learner, neutral to the library that reads them."""
-
-    library: str = "rsl_rl"
-    obs_groups: Mapping[str, tuple[str, ...]] = field(
-        default_factory=lambda: {"actor": ("policy",), "critic": ("policy",)}
-    )
-    """Which observation groups the actor and the critic get, in order."""
-    actor: NetworkCfg = field(default_factory=NetworkCfg)
-    critic: NetworkCfg = field(default_factory=NetworkCfg)
-    hyper: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Hyperparameters under the library's own names."""
-
-    def __post_init__(self) -> None:
-        """Freezes the mappings."""
-        object.__setattr__(self, "obs_groups", freeze(self.obs_groups))
-        object.__setattr__(self, "hyper", freeze(self.hyper))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingCfg:
-    """Settings of a run."""
-
-    sim_backend: str = "mujoco"
-    """mujoco or mjwarp; who builds the configuration of a registered task sets it."""
-    play_only: bool = False
-    """Whether nothing is trained under it: a replay."""
-    play_steps: int = 500
-    """Control steps of a recorded video."""
-    num_envs: int = 512
-    iterations: int = 240
-    seed: int = 1
-    sim2sim_strict: bool = True
-    """Whether a replay is refused on deny-tier differences or only warned about."""
-
-    def __post_init__(self) -> None:
-        """Checks the counts.
-
-        Raises:
-            ConfigError: If one is not positive, or the backend is unknown.
-        """
-        _one_of("sim_backend", self.sim_backend, ("mujoco", "mjwarp"))
-        for name in ("play_steps", "num_envs", "iterations"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"training.{name} must be positive, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -127,6 +127,8 @@ class ModelIndex:
     sim_dt: float
     field_widths: Mapping[str, int] = field(default_factory=dict[str, int])
     """Engine field -> columns per environment."""
+    source: str = ""
+    """The robot's MJCF file; empty where the tables were not built from one."""
 
     @property
     def joint_names(self) -> tuple[str, ...]:

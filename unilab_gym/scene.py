@@ -6,6 +6,7 @@ compiles one `MjModel` that both engines load.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -112,7 +113,7 @@ def build_scene(scene: SceneCfg, sim: SimCfg, sim_dt: float, *, visuals: bool = 
     except (ValueError, mujoco.FatalError) as error:
         raise ConfigError(f"{path} does not compile: {error}") from error
     index = with_default_pose(index_model(model, scene.keyframe), scene)
-    return Scene(model=model, index=index)
+    return Scene(model=model, index=dataclasses.replace(index, source=str(path)))
 
 
 def _add_ground(spec: Any, scene: SceneCfg) -> None:

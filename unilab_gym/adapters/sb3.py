@@ -1,4 +1,5 @@
 # pyright: basic
+# pyright: reportMissingImports=false
 """Stable-Baselines3 2 (and SBX): its NumPy `VecEnv` over a vector environment."""
 
 from __future__ import annotations

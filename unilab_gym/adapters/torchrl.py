@@ -1,4 +1,5 @@
 # pyright: basic
+# pyright: reportMissingImports=false
 """TorchRL: its `EnvBase` over a vector environment.
 
 Gymnasium's wrapper of TorchRL loses the terminal observations of batched environments; this one
@@ -8,9 +9,10 @@ TorchRL asks for.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, VectorEnv
 from tensordict import TensorDict, TensorDictBase
 from torch import Tensor
@@ -50,7 +52,7 @@ class TorchRlEnv(EnvBase):
         self.observation_spec = Composite(
             {name: Unbounded((rows, width)) for name, width in widths.items()}, shape=(rows,)
         )
-        high = torch.as_tensor(base.single_action_space.high).expand(rows, -1)
+        high = torch.as_tensor(cast(Box, base.single_action_space).high).expand(rows, -1)
         self.action_spec = Bounded(-high, high, shape=high.shape, dtype=torch.float32)
         self.reward_spec = Unbounded((rows, 1))
         flag = Binary(1, (rows, 1), dtype=torch.bool)

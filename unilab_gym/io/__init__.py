@@ -1,1 +1,1 @@
-"""Files: leaves that read and write them."""
+"""Files: one module per format."""

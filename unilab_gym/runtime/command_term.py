@@ -26,6 +26,10 @@ class CommandTerm:
     """Names of the value's components, for the policy contract and logs."""
     assigns: bool = False
     """Set it where `stage_reset` overwrites what it touches, as `ResetEvent.assigns` has it."""
+    log_names: tuple[str, ...] = ()
+    """Names of figures for the log, which has them as `command/<command>/<name>`."""
+    log_values: Tensor
+    """The figures, as many as `log_names`; needed where there are names."""
 
     def __init__(self, ctx: BuildContext) -> None:
         """Keeps the sizes; parameters are the subclass's keyword-only arguments."""

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -22,7 +22,8 @@ from unilab_gym.errors import ConfigError, near
 from unilab_gym.model_index import ModelIndex
 from unilab_gym.runtime import rng as rng_module
 from unilab_gym.runtime import state as state_module
-from unilab_gym.runtime.faults import FaultMonitor, fault_names
+from unilab_gym.runtime.fault_report import FaultReporter
+from unilab_gym.runtime.faults import FaultMonitor
 from unilab_gym.runtime.frame import Frame, SceneTensorReadPlan
 from unilab_gym.runtime.log import EpisodeLog
 from unilab_gym.runtime.managers.actions import ActionManager
@@ -84,7 +85,8 @@ class ManagerBasedRlEnv:
         spec: The backend's spec; model fields are added from the events.
         seed: Seed of the streams; None takes one from the operating system.
         rank: Number of this process among several: environments count on from it.
-        on_fault: "quarantine" ends a faulty row's episode; "raise" raises naming the rows.
+        on_fault: "quarantine" ends a faulty row's episode; "raise" raises naming the rows, at
+            once on the CPU and a step or so late on CUDA, where nothing is waited for.
     """
 
     def __init__(
@@ -219,6 +221,17 @@ class ManagerBasedRlEnv:
             """Rows `[N]` that ended and have not begun a new episode (without autoreset)."""
         self._needs_startup = True
         rt = self.rt
+        self.faults: FaultReporter | None = None
+        """Dumps and raises, where that was asked for."""
+        if self._on_fault == "raise" or self.cfg.fault_dump is not None:
+            self.faults = FaultReporter(
+                self.rt,
+                self.cfg,
+                action_size=self.action_size,
+                seed=self.seed,
+                rank=self.rank,
+                raises=self._on_fault == "raise",
+            )
         self.state = TorchEnvState(
             obs=rt.observations.buffers,
             reward=rt.rewards.reward,
@@ -269,7 +282,7 @@ class ManagerBasedRlEnv:
 
         Raises:
             ConfigError: If the action's shape, dtype or device differ.
-            FaultError: With `on_fault="raise"`, where a row is faulty.
+            FaultError: With `on_fault="raise"`, where a row is faulty (on CUDA: was).
         """
         wanted = (self.num_envs, self.action_size)
         fits = action.shape == wanted and action.dtype == torch.float32
@@ -290,8 +303,8 @@ class ManagerBasedRlEnv:
                 self.pending.copy_(done)
             else:
                 self.pending.logical_or_(done)
-            if self._on_fault == "raise":  # the step is complete: who catches it can go on
-                self._raise_faults()
+            if self.faults is not None:
+                self.faults.look()
         return self.state
 
     def reset(
@@ -396,6 +409,8 @@ class ManagerBasedRlEnv:
             ConfigError: On an unknown, missing or mis-shaped entry, named; nothing is written.
         """
         self._check_rows(keys, mask)
+        if not isinstance(cast("Any", state), Mapping):
+            raise ConfigError(f"a state is a dict of tensors, got {type(state).__name__}")
         with quiet_torch(self._single_thread):
             self._mask.fill_(True) if mask is None else self._mask.copy_(mask)
             physics = all(state_module.is_physics(name) for name in state)
@@ -433,21 +448,10 @@ class ManagerBasedRlEnv:
             self.set_state(rows)
             state_module.write_shared(self.rt, shared)
 
-    def _raise_faults(self) -> None:
-        """Cold path of `on_fault="raise"` on the CPU: reads the word on the host."""
-        from unilab_gym.errors import FaultError
-
-        flags = cast("list[bool]", self.rt.faults.bad.tolist())
-        rows = [i for i, bad in enumerate(flags) if bad]
-        if rows:
-            words = cast("list[int]", self.rt.faults.word.tolist())
-            causes = "; ".join(f"row {i}: {', '.join(fault_names(words[i]))}" for i in rows[:8])
-            more = f" and {len(rows) - 8} more" if len(rows) > 8 else ""
-            raise FaultError(f"{len(rows)} faulty row(s): {causes}{more}")
-
     def log(self) -> dict[str, Tensor]:
         """The episode log as 0-d tensors; a new dict each call."""
-        return {**self.rt.log.values(), **self.rt.curriculum.log()}
+        rt = self.rt
+        return {**rt.log.values(), **rt.commands.log(), **rt.curriculum.log()}
 
     def fault_totals(self) -> dict[str, int]:
         """How often each cause was seen since construction (reads the device)."""

@@ -521,6 +521,16 @@ class Terminated(RuntimeRead):
 
 
 @dataclass(frozen=True, eq=False)
+class EpisodeFailed(RuntimeRead):
+    """Whether a failure (or a fault) ended the episode in this step, `[N]` bool."""
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeEnded(RuntimeRead):
+    """Whether the episode ended in this step, by failure or limit, `[N]` bool."""
+
+
+@dataclass(frozen=True, eq=False)
 class RewardSum(RuntimeRead):
     """Sum of weight x value x dt of a reward term over the running episode, `[N]`."""
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from unilab_gym.backends.base import Backend, StateViews
 from unilab_gym.runtime.carriers import EpisodeCarriers, StateRegistry
+from unilab_gym.runtime.fault_ring import FaultRing
 from unilab_gym.runtime.faults import FaultMonitor
 from unilab_gym.runtime.frame import Frame
 from unilab_gym.runtime.log import EpisodeLog
@@ -52,6 +53,8 @@ class Runtime:
     episode_step: Tensor  # [N] int64
     recorders: RecorderManager = field(init=False)
     """Built last: it looks at what the others carry, and may hold files."""
+    ring: FaultRing | None = None
+    """Past steps for dumps, where the config asks for them."""
 
 
 def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
@@ -67,6 +70,8 @@ def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
     rt.rng.draw()
     rt.faults.begin(action)
     rt.actions.process(action)
+    if rt.ring is not None:
+        rt.ring.record(action, rt.actions.ctrl, rt.events.interval, rt.episode_step)
 
     rt.receipts.accept(rt.backend.step(rt.actions.ctrl, rt.events.interval))
     rt.frame.advance()  # Frame A holds until the reset: nothing below writes engine state
@@ -74,6 +79,8 @@ def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
 
     rt.terminations.compute(keep=restart)
     rt.faults.finish(rt.backend.faults(), _state(rt.views), rt.rewards.compute(), restart)
+    if rt.ring is not None:
+        rt.ring.finish(rt.faults.word)
     void = rt.faults.bad if restart is None else rt.faults.bad | restart
     rt.rewards.finish(void)
     rt.terminations.finish(rt.faults.bad, restart)

@@ -91,6 +91,15 @@ class CommandManager:
             command.reset(mask, self._frames[name])
             self._pin(name)
 
+    def log(self) -> dict[str, Tensor]:
+        """Figures of the commands as 0-d tensors that nothing will change."""
+        figures: dict[str, Tensor] = {}
+        for name, command in self.terms.items():
+            if command.log_names:
+                keys = (f"command/{name}/{figure}" for figure in command.log_names)
+                figures.update(zip(keys, command.log_values.clone().unbind(), strict=True))
+        return figures
+
     def hold(self, name: str, value: Any, mask: Tensor | None = None) -> None:
         """Pins a command for chosen rows until `release`, across resampling and resets.
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unilab_gym.config import TerminationTermCfg, func_name
 from unilab_gym.errors import ConfigError
-from unilab_gym.runtime.reads import Terminated
+from unilab_gym.runtime.reads import EpisodeEnded, EpisodeFailed, Terminated
 from unilab_gym.runtime.term import BuildContext, bind_term, check_value
 
 
@@ -51,6 +51,8 @@ class TerminationManager:
         self.done = ctx.zeros(dtype=torch.bool, key="done")
         for column, name in enumerate(self.names):
             ctx.frame.provide(Terminated(name), self._shown[:, column])
+        ctx.frame.provide(EpisodeFailed(), self.terminated)
+        ctx.frame.provide(EpisodeEnded(), self.done)
 
     def use_reads(self, read: bool) -> None:
         """Whether any term reads `Terminated`; otherwise that copy of the flags is not kept."""
