@@ -108,6 +108,7 @@ ELSEWHERE = {
     "FaultDumpCfg.steps": "test_dumps_of_faults",
     "FaultDumpCfg.max_files": "test_dumps_of_faults",
     "SceneCfg.robot": "test_another_robot_is_another_model",
+    "EnvCfg.recorders": "test_a_recorder_leaves_files",
     "EventTermCfg.mode": "test_the_mode_of_an_event",
     "EventTermCfg.in_play": "test_play_keeps_what_says_so",
     "CommandTermCfg.play_params": "test_play_parameters_replace_those_of_training",
@@ -230,6 +231,16 @@ def test_the_kind_of_an_actuator(tmp_path):
     changed = apply_overrides(cfg, {"scene.actuators.hips": motor})
     with pytest.raises(config.ConfigError, match=r"position.*actuator|actuator.*'position'"):
         unilab_gym.make(changed, 1, backend="mujoco")
+
+
+def test_a_recorder_leaves_files(tmp_path):
+    from unilab_gym.mdp.recorders import EpisodeRecorder
+
+    params = {"folder": str(tmp_path / "episodes")}
+    recorder = config.RecorderTermCfg(func=EpisodeRecorder, params=params)
+    for recorders, files in (({}, 0), ({"episodes": recorder}, 1)):
+        fingerprint(dataclasses.replace(base(tmp_path), recorders=recorders))
+        assert len(list(tmp_path.glob("episodes/*.npz"))) == files
 
 
 def test_the_mode_of_an_event(tmp_path):

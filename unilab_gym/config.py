@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from unilab_gym.diagnosis import FaultDumpCfg
-from unilab_gym.errors import ConfigError
-from unilab_gym.scene_config import ActuatorCfg, SceneCfg, SensorCfg, SimCfg, one_of
+from unilab_gym.errors import ConfigError, one_of
+from unilab_gym.learner_config import AlgoCfg, NetworkCfg, TrainingCfg
+from unilab_gym.scene_config import ActuatorCfg, SceneCfg, SensorCfg, SimCfg
 from unilab_gym.serialize import (
     TermFunc,
     apply_overrides,
@@ -44,6 +45,7 @@ __all__ = [
     "ObservationGroupCfg",
     "ObservationTermCfg",
     "OwnerCfg",
+    "RecorderTermCfg",
     "RewardTermCfg",
     "SceneCfg",
     "SensorCfg",
@@ -286,6 +288,11 @@ class CurriculumTermCfg(TermCfg):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecorderTermCfg(TermCfg):
+    """Something that keeps what happens; `func` is a `RecorderTerm` class."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnvCfg:
     """One environment: scene, timing and terms of every manager."""
 
@@ -314,6 +321,8 @@ class EnvCfg:
         default_factory=dict[str, CurriculumTermCfg]
     )
     """What moves parameters while training; each parameter by one curriculum."""
+    recorders: Mapping[str, RecorderTermCfg] = field(default_factory=dict[str, RecorderTermCfg])
+    """What keeps episodes; also in play."""
     fault_dump: FaultDumpCfg | None = None
     """Where to write the history of a row that fails; None records nothing and costs nothing."""
     play: bool = False
@@ -372,64 +381,6 @@ class EnvCfg:
             curriculum={},
             play=True,
         )
-
-
-@dataclass(frozen=True, kw_only=True)
-class NetworkCfg:
-    """A multilayer perceptron."""
-
-    hidden_dims: tuple[int, ...] = (256, 128, 64)
-    activation: str = "elu"
-    obs_normalization: bool = True
-    """Whether a running mean and variance of the observations sits before the network."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AlgoCfg:
-    """Settings of the learner, neutral to the library that reads them."""
-
-    library: str = "rsl_rl"
-    obs_groups: Mapping[str, tuple[str, ...]] = field(
-        default_factory=lambda: {"actor": ("policy",), "critic": ("policy",)}
-    )
-    """Which observation groups the actor and the critic get, in order."""
-    actor: NetworkCfg = field(default_factory=NetworkCfg)
-    critic: NetworkCfg = field(default_factory=NetworkCfg)
-    hyper: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Hyperparameters under the library's own names."""
-
-    def __post_init__(self) -> None:
-        """Freezes the mappings."""
-        object.__setattr__(self, "obs_groups", freeze(self.obs_groups))
-        object.__setattr__(self, "hyper", freeze(self.hyper))
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingCfg:
-    """Settings of a run."""
-
-    sim_backend: str = "mujoco"
-    """mujoco or mjwarp; who builds the configuration of a registered task sets it."""
-    play_only: bool = False
-    """Whether nothing is trained under it: a replay."""
-    play_steps: int = 500
-    """Control steps of a recorded video."""
-    num_envs: int = 512
-    iterations: int = 240
-    seed: int = 1
-    sim2sim_strict: bool = True
-    """Whether a replay is refused on deny-tier differences or only warned about."""
-
-    def __post_init__(self) -> None:
-        """Checks the counts.
-
-        Raises:
-            ConfigError: If one is not positive, or the backend is unknown.
-        """
-        one_of("sim_backend", self.sim_backend, ("mujoco", "mjwarp"))
-        for name in ("play_steps", "num_envs", "iterations"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"training.{name} must be positive, got {getattr(self, name)!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,18 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from unilab_gym.errors import ConfigError, near
+from unilab_gym.errors import ConfigError, one_of
 from unilab_gym.serialize import freeze
-
-
-def one_of(what: str, value: str, options: tuple[str, ...]) -> None:
-    """Checks a value against its options.
-
-    Raises:
-        ConfigError: With near candidates.
-    """
-    if value not in options:
-        raise ConfigError(f"{what}: {near(str(value), options)}")
 
 
 @dataclass(frozen=True, kw_only=True)
