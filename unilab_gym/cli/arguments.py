@@ -181,7 +181,6 @@ class Compare:
 
 
 @dataclass(frozen=True)
-<<<<<<< HEAD
 class Motion:
     """Check, convert, view or make reference motions.
 
@@ -204,65 +203,10 @@ class Motion:
     """Frames per second: of the CSV (30), or of the video (the motion's)."""
     layout: str | None = None
     """For files without names: unilab31, mjlab30 or isaaclab30."""
-=======
-class MotionConvert:
-    """Turn a CSV of poses into a motion file.
-
-    Rows without a header: x y z, quaternion xyzw, joints in the robot's order (36 columns for G1,
-    the layout of Unitree's LAFAN1 files).
-    """
-
-    csv: Positional[Path]
-    """The CSV file."""
-    npz: Positional[Path]
-    """The motion file to write."""
-    robot: str = "g1"
-    """g1, go2, or an MJCF file."""
-    fps: float = 30.0
-    """Rows per second."""
-    license: str = ""
-    """Licence of the motion, kept in the file."""
-
-
-@dataclass(frozen=True)
-class MotionCheck:
-    """Check a motion file against a robot: names, limits, forward kinematics."""
-
-    file: Positional[str]
-    """An NPZ file, or the name of a motion that ships with the package."""
-    robot: str = "g1"
-    """g1, go2, or an MJCF file."""
-    layout: str | None = None
-    """For a file without names: unilab31, mjlab30 or isaaclab30."""
->>>>>>> 4d8bbe0 (Convert, check and make motions from the command line)
     json: Switch[bool] = False
     """One JSON document."""
 
 
-<<<<<<< HEAD
-=======
-@dataclass(frozen=True)
-class MotionMake:
-    """Compute one of the package's own motions and write it."""
-
-    name: Positional[str]
-    """squat, weight_shift, arm_wave, step_in_place or slow_walk."""
-    npz: Positional[Path]
-    """The motion file to write."""
-
-
-@dataclass(frozen=True)
-class Motion:
-    """Convert, check and make motion files for tracking tasks: motion convert, check, make."""
-
-    action: (
-        Annotated[MotionConvert, tyro.conf.subcommand("convert")]
-        | Annotated[MotionCheck, tyro.conf.subcommand("check")]
-        | Annotated[MotionMake, tyro.conf.subcommand("make")]
-    )
-
-
->>>>>>> 4d8bbe0 (Convert, check and make motions from the command line)
 COMMANDS: dict[str, tuple[type[Any], str]] = {
     "list": (List, "unilab_gym.cli.show:list_tasks"),
     "describe": (Describe, "unilab_gym.cli.describe:describe"),
@@ -271,7 +215,6 @@ COMMANDS: dict[str, tuple[type[Any], str]] = {
     "play": (Play, "unilab_gym.cli.play:play"),
     "export": (Export, "unilab_gym.cli.export:export"),
     "compare": (Compare, "unilab_gym.cli.compare:compare"),
-    "motion": (Motion, "unilab_gym.cli.motion:motion"),
     "audit": (Audit, "unilab_gym.cli.show:audit"),
     "motion": (Motion, "unilab_gym.cli.motion:motion"),
 }

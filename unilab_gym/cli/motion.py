@@ -1,4 +1,3 @@
-<<<<<<< HEAD
 """`motion`: check, convert, view and make reference motions."""
 
 from __future__ import annotations
@@ -58,61 +57,6 @@ def _facts(clip: MotionClip) -> dict[str, Any]:
         "fps": clip.fps,
         "frames": clip.frames,
         "seconds": clip.duration,
-=======
-"""`motion`: convert, check and make motion files."""
-
-from __future__ import annotations
-
-from typing import Any
-
-from unilab_gym.cli import print_json
-from unilab_gym.cli.arguments import Motion, MotionCheck, MotionConvert, MotionMake
-
-
-def motion(args: Motion) -> None:
-    """Runs one of the three.
-
-    Raises:
-        MotionError: What is wrong with a file, and where.
-    """
-    runners: dict[type, Any] = {MotionConvert: _convert, MotionCheck: _check, MotionMake: _make}
-    runners[type(args.action)](args.action)
-
-
-def _convert(args: MotionConvert) -> None:
-    from unilab_gym.motion.convert import convert_csv
-
-    clip = convert_csv(args.csv, args.npz, robot=args.robot, fps=args.fps, license=args.license)
-    print(f"{args.npz}: {_summary(_facts(clip))}")
-
-
-def _check(args: MotionCheck) -> None:
-    from unilab_gym.motion.clip import RobotKinematics, check_against, load_clip, motion_path
-
-    path, robot = motion_path(args.file), RobotKinematics(args.robot)
-    clip = load_clip(path, robot=robot, layout=args.layout)
-    distance, angle = check_against(path, clip, robot)
-    facts = {**_facts(clip), "worst_distance_m": distance, "worst_angle_rad": angle}
-    if args.json:
-        print_json({"file": str(path), "robot": robot.name, **facts})
-        return
-    print(f"{path}: fits {robot.name}; {_summary(facts)}")
-    print(f"bodies are where the joints put them within {distance:.1e} m and {angle:.1e} rad")
-
-
-def _make(args: MotionMake) -> None:
-    from unilab_gym.motion.make import write_motion
-
-    print(f"{args.npz}: {_summary(_facts(write_motion(args.name, args.npz)))}")
-
-
-def _facts(clip: Any) -> dict[str, Any]:
-    frames = len(clip.joint_pos)
-    return {
-        "frames": frames,
-        "fps": float(clip.fps),
-        "seconds": (frames - 1) / float(clip.fps),
->>>>>>> 4d8bbe0 (Convert, check and make motions from the command line)
         "joints": list(clip.joint_names),
         "bodies": list(clip.body_names),
         "source": clip.source,
@@ -120,7 +64,6 @@ def _facts(clip: Any) -> dict[str, Any]:
     }
 
 
-<<<<<<< HEAD
 def convert(args: Motion) -> int:
     """CSV to NPZ."""
     from unilab_gym.motion.convert import convert_csv
@@ -200,11 +143,3 @@ def _report(args: Motion, facts: dict[str, Any]) -> None:
             f"  forward kinematics of {args.robot}: bodies at most {1000 * facts['off_m']:.2g} mm "
             f"and {facts['off_rad']:.2g} rad off; ok"
         )
-=======
-def _summary(facts: dict[str, Any]) -> str:
-    return (
-        f"{facts['frames']} frames at {facts['fps']:g} Hz ({facts['seconds']:.2f} s), "
-        f"{len(facts['joints'])} joints, {len(facts['bodies'])} bodies, "
-        f"licence {facts['license'] or 'not said'}"
-    )
->>>>>>> 4d8bbe0 (Convert, check and make motions from the command line)
