@@ -215,7 +215,6 @@ COMMANDS: dict[str, tuple[type[Any], str]] = {
     "play": (Play, "unilab_gym.cli.play:play"),
     "export": (Export, "unilab_gym.cli.export:export"),
     "compare": (Compare, "unilab_gym.cli.compare:compare"),
-    "motion": (Motion, "unilab_gym.cli.motion:motion"),
     "audit": (Audit, "unilab_gym.cli.show:audit"),
 }
 """Name -> what it takes, and the function that it runs."""
