@@ -103,7 +103,7 @@ def test_a_refused_route_builds_no_environment(cli, order, trained, tmp_path, ro
     run = copied(trained, tmp_path / "copy", wider)
     said = cli(*ROUTES[route](run), code=1)
     assert "actions.scale" in said.err and "[incompatible]" in said.err
-    assert "4.0" in said.err and "2.0" in said.err
+    assert "20.0" in said.err and "10.0" in said.err
     assert "env" not in order
 
 
