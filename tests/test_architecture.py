@@ -60,7 +60,7 @@ COLD = {
     "runtime/reads.py:JointPosRel.build",
     "runtime/reads.py:GeomHeight.build",
     "mdp/actions.py:JointPositionAction.resolve",
-    "mdp/events.py:_check",
+    "mdp/distributions.py:check_range",
     # Called between steps.
     "runtime/env.py:ManagerBasedRlEnv._begin",
     "runtime/state.py:full_width",

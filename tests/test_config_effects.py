@@ -189,11 +189,13 @@ def test_the_kind_of_an_actuator(tmp_path):
 
 
 def test_the_mode_of_an_event(tmp_path):
-    """A class fits one mode; another mode is refused, so the field cannot be without effect."""
+    """A mode that a class does not fit is refused, so the field cannot be without effect."""
     cfg = base(tmp_path)
-    for mode in ("reset", "startup"):
-        params = {"xy": (0, 0)} if mode == "startup" else {"geoms": ("trunk",), "slide": (1, 1)}
-        func = events.ResetRootUniform if mode == "startup" else events.RandomizeFriction
+    for mode, func, params in (
+        ("startup", events.ResetRootUniform, {"xy": (0, 0)}),
+        ("reset", events.PushRoot, {"lin_vel_xy": (0, 0)}),
+        ("startup", events.PushRoot, {"lin_vel_xy": (0, 0)}),
+    ):
         wrong = {"e": EventTermCfg(func=func, mode=mode, params=params)}
         with pytest.raises(config.ConfigError, match=f"events/e: mode '{mode}' takes a "):
             unilab_gym.make(dataclasses.replace(cfg, events=wrong), 1, backend="mujoco")

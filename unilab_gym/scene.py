@@ -338,4 +338,5 @@ def _sensor(model: mujoco.MjModel, i: int) -> SensorInfo:
         adr=int(model.sensor_adr[i]),
         dim=int(model.sensor_dim[i]),
         stage=Stage(int(model.sensor_needstage[i])),
+        kind=mujoco.mjtSensor(int(model.sensor_type[i])).name.removeprefix("mjSENS_").lower(),
     )

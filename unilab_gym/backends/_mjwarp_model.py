@@ -10,6 +10,9 @@ import mujoco
 MASS_FIELDS = ("body_mass", "body_inertia", "body_ipos", "dof_armature")
 """Fields from which the engine derives constants (`RecomputeLevel.ALL`)."""
 
+GRAVITY = "opt.gravity"
+"""An option, not a model field: its array is replaced before anything is captured."""
+
 _DERIVED = ("body_subtreemass", "body_invweight0", "dof_invweight0", "actuator_acc0")
 _SELF_CONTACTS = 32
 """Contacts between moving bodies that the defaults allow for; against the world: all."""
@@ -24,7 +27,7 @@ def batch_sizes(fields: Iterable[str], model: Any, num_envs: int) -> dict[str, i
 
     A constant that is not batched would silently stay one shared row when it is recomputed.
     """
-    names = list(fields)
+    names = [name for name in fields if name != GRAVITY]
     if any(name in MASS_FIELDS for name in names):
         names.extend(_DERIVED)
         if model.ntendon:

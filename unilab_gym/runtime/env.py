@@ -114,15 +114,14 @@ class ManagerBasedRlEnv:
         with quiet_torch(self._single_thread):
             self._backend = backend(dataclasses.replace(spec, model_fields=fields))
             try:
+                self._backend.capabilities.check_runtime(on_fault)
                 self._build()
             except BaseException:
                 self._backend.close()
                 raise
 
-    def _build(self) -> None:
-        backend = self.backend
-        frame, rng = Frame(), rng_module.ManagerRng(self.num_envs, self.device)
-        ctx = BuildContext(
+    def _context(self, frame: Frame, rng: rng_module.ManagerRng) -> BuildContext:
+        return BuildContext(
             num_envs=self.num_envs,
             device=self.device,
             index=self.index,
@@ -130,7 +129,13 @@ class ManagerBasedRlEnv:
             max_episode_steps=self.max_episode_steps,
             rng=rng,
             frame=frame,
+            nominal=self.backend.nominal,
         )
+
+    def _build(self) -> None:
+        backend = self.backend
+        frame, rng = Frame(), rng_module.ManagerRng(self.num_envs, self.device)
+        ctx = self._context(frame, rng)
         episode_step = ctx.zeros(dtype=torch.int64, key="env/episode_step")
         frame.provide(EpisodeStep(), episode_step)
         with ctx.owned("actions"):

@@ -62,6 +62,7 @@ def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
     rt.faults.begin(action)
     rt.actions.process(action)
 
+    rt.events.commit()
     rt.receipts.accept(rt.backend.step(rt.actions.ctrl, rt.events.interval))
     rt.frame.advance()  # Frame A holds until the reset: nothing below writes engine state
     rt.episode_step.add_(1)
@@ -95,6 +96,7 @@ def masked_reset(rt: Runtime, mask: Tensor, start: Tensor | None = None) -> None
     """
     payload = rt.events.stage_reset()
     rt.commands.stage_reset(payload)
+    rt.events.write_model(mask)
     if start is None:
         rt.receipts.accept(rt.backend.reset(payload, mask))
     else:
