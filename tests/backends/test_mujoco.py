@@ -36,7 +36,7 @@ from unilab_gym.backends.base import (
 )
 from unilab_gym.backends.mujoco import MujocoBackend, _Reader
 from unilab_gym.config import SceneCfg, SimCfg
-from unilab_gym.errors import ConfigError
+from unilab_gym.errors import BudgetOverflowWarning, ConfigError
 from unilab_gym.scene import build_scene
 
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
@@ -314,6 +314,7 @@ def _step_deep(backend):
     return start
 
 
+@pytest.mark.filterwarnings("ignore:MuJoCo's arena")
 def test_exhausted_arenas_are_the_rows_own_fault(small_arenas, capfd):
     """An engine error keeps the row's state; a reset in a full arena does not raise either."""
     found = set()
@@ -332,8 +333,13 @@ def test_exhausted_arenas_are_the_rows_own_fault(small_arenas, capfd):
 
 
 def test_a_row_recovers_from_an_engine_error(small_arenas):
+    """It warns once, naming what to enlarge."""
     backend = small_arenas(16000)
-    _step_deep(backend)
+    backend._arena_told = False
+    message = r"arena of 16000 bytes was exhausted .* \(row 2 first\).*<size memory="
+    with pytest.warns(BudgetOverflowWarning, match=message):
+        _step_deep(backend)
+    _step_deep(backend)  # again: no second warning
     assert _bits(backend.faults())[2] == FaultBit.ENGINE_ERROR
     payload = backend.allocate_reset_payload()
     payload.qpos[:, 2] = 3.0

@@ -7,6 +7,8 @@ from typing import Any
 
 import mujoco
 
+from unilab_gym.backends.budgets import round_up
+
 MASS_FIELDS = ("body_mass", "body_inertia", "body_ipos", "dof_armature")
 """Fields from which the engine derives constants (`RecomputeLevel.ALL`)."""
 
@@ -66,11 +68,7 @@ def default_budgets(
     allowed = min(self_contacts, _SELF_CONTACTS)
     contacts += allowed
     rows += allowed * self_rows
-    return _round_up(contacts), _round_up(rows)
-
-
-def _round_up(count: int) -> int:
-    return max(8, -(-count // 8) * 8)
+    return round_up(contacts), round_up(rows)
 
 
 def _pair_contacts(model: Any, first: int, second: int) -> int:

@@ -41,6 +41,7 @@ from unilab_gym.backends.base import (
     TensorIntervalPayload,
     TensorResetRandomizationPayload,
 )
+from unilab_gym.backends.budgets import BudgetWatch
 from unilab_gym.backends.capabilities import CAPABILITIES
 from unilab_gym.errors import (
     BackendError,
@@ -67,6 +68,21 @@ _OVERFLOW_BITS = {
     FaultBit.SOLVER_ITERATIONS: _KIND.ITERATIONS | _KIND.LS_ITERATIONS,
 }
 """Pools that rows share, and the solver; whatever else overflows is a row's own budget."""
+
+
+@wp.kernel
+def _note_demand(
+    nacon: wp.array[wp.int32],
+    ncollision: wp.array[wp.int32],
+    nefc: wp.array[wp.int32],
+    demand: wp.array[wp.int32],
+) -> None:
+    """Keeps the largest demand of contacts, pairs and constraint rows."""
+    world = wp.tid()
+    if world == 0:
+        wp.atomic_max(demand, 0, nacon[0])  # pyright: ignore[reportArgumentType]
+        wp.atomic_max(demand, 1, ncollision[0])  # pyright: ignore[reportArgumentType]
+    wp.atomic_max(demand, 2, nefc[world])  # pyright: ignore[reportArgumentType]
 
 
 class MjWarpBackend(Backend):
@@ -143,6 +159,13 @@ class MjWarpBackend(Backend):
             nworld=n,
             nconmax=nconmax if spec.nconmax is None else spec.nconmax,
             njmax=njmax if spec.njmax is None else spec.njmax,
+        )
+
+        sizes = int(self._d.naconmax) // n, int(self._d.njmax)
+        # Only growing: [contacts, pairs] of all environments, constraint rows of the neediest.
+        self._demand: Any = wp.zeros(3, dtype=wp.int32)
+        self._budgets = BudgetWatch(
+            wp.to_torch(self._demand), n, nconmax=sizes[0], njmax=sizes[1], enough=(nconmax, njmax)
         )
 
     def _field(self, name: str) -> Tensor:
@@ -233,6 +256,7 @@ class MjWarpBackend(Backend):
         self._write(rows, self._all)
         with self._runner.scope():
             self._d.overflow.zero_()
+            self._demand.zero_()
             self._refresh(refresh)
         self._faults.zero_()
         for carrier in self._reads.step_carriers:
@@ -254,6 +278,12 @@ class MjWarpBackend(Backend):
                 last = substep == self.spec.decimation - 1
                 m.opt.disableflags = flags if last and self._acc_sensors else no_sensors
                 mjw.step(m, d)
+                wp.launch(
+                    _note_demand,
+                    dim=self.num_envs,
+                    inputs=[d.nacon, d.ncollision, d.nefc],
+                    outputs=[self._demand],
+                )
         finally:
             m.opt.disableflags = flags
         self._refresh(refresh)
@@ -311,7 +341,9 @@ class MjWarpBackend(Backend):
         torch.index_select(self._fault_table, 0, self._overflow, out=self._faults)
         for carrier in self._reads.step_carriers:
             carrier.fill()
-        return self._receipt("step", self._runner.record())
+        receipt = self._receipt("step", self._runner.record())
+        self._budgets.poll()
+        return receipt
 
     def _apply(self, interval: TensorIntervalPayload) -> None:
         if interval.qvel_delta is not None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import os
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -38,7 +39,7 @@ from unilab_gym.backends.base import (
     TensorResetRandomizationPayload,
 )
 from unilab_gym.backends.capabilities import CAPABILITIES
-from unilab_gym.errors import BackendError, ConfigError, near
+from unilab_gym.errors import BackendError, BudgetOverflowWarning, ConfigError, near
 
 _WARNING_BITS = (  # order of mjtWarning in 4.0
     FaultBit.ENGINE_BAD_STATE,  # INERTIA
@@ -156,6 +157,7 @@ class MujocoBackend(Backend):
         self._faults = torch.zeros(n, dtype=torch.int32)
         self._faults_np = self._faults.numpy()
         self._faulty = False
+        self._arena_told = False
         self._plan = ReadPlan((), ())
         self._step_readers: list[_Reader] = []
         self._reset_readers: list[_Reader] = []
@@ -288,6 +290,23 @@ class MujocoBackend(Backend):
         if failed is not None:
             self._faults_np[np.asarray(failed)] |= int(FaultBit.ENGINE_ERROR)
             self._faulty = True
+        if self._faulty and not self._arena_told:
+            self._warn_arena()
+
+    def _warn_arena(self) -> None:
+        """Cold: says once which memory ran out."""
+        full = int(FaultBit.CONSTRAINT_OVERFLOW | FaultBit.ENGINE_ERROR)
+        rows = np.flatnonzero(self._faults_np & full)
+        if rows.size:
+            self._arena_told = True
+            warnings.warn(
+                f"MuJoCo's arena of {self.spec.model.narena} bytes was exhausted in {rows.size} "
+                f"environment(s) (row {rows[0]} first): contacts or constraints were dropped. "
+                "Leave <size memory=.../> out of the MJCF (MuJoCo's own size is enough) or "
+                "enlarge it",
+                BudgetOverflowWarning,
+                stacklevel=4,
+            )
 
     def reset(self, payload: TensorResetRandomizationPayload, mask: Tensor) -> StepReceipt:
         """Resets and refreshes the masked rows only; see the base class."""
