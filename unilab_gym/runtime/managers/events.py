@@ -188,15 +188,13 @@ class EventManager:
         """What later events of a field start from: nominal, or as start-up left it."""
         self._base: dict[str, Tensor] = {}
         later = (self._model_reset, *(item.group for item in self._countdowns))
-        for name in self._startup.names:
-            self._startup.fields[name] = ctx.scratch(*self._shape(name), key=f"startup/{name}")
         for number, group in enumerate(later):
             for name in group.names:
                 self._origin[name] = self._backend.nominal(name).unsqueeze(0)
                 # What a countdown drew waits for the next physics: it is state.
                 allocate = ctx.zeros if number else ctx.scratch
                 group.fields[name] = allocate(*self._shape(name), key=f"later/{name}")
-                if name in self._startup.fields:
+                if name in self._startup.names:
                     self._base[name] = ctx.zeros(*self._shape(name), key=f"base/{name}")
         self._nominal = {
             name: self._backend.nominal(name).unsqueeze(0) for name in self._startup.names
@@ -214,11 +212,14 @@ class EventManager:
         """Sets the model fields of the masked rows from their nominal values."""
         if not self._startup.events:
             return
+        for name, value in self._nominal.items():  # rare: no memory is kept for it
+            self._startup.fields[name] = value.repeat(mask.shape[0], *([1] * (value.dim() - 1)))
         self._startup.compute(self._nominal)
         self._startup.write(self._backend, mask)
         for name, values in self._base.items():
             rows = mask.view(-1, *(1,) * (values.dim() - 1))
             torch.where(rows, self._startup.fields[name], values, out=values)
+        self._startup.fields.clear()
 
     def stage_reset(self) -> TensorResetRandomizationPayload:
         """Fills the reset payload at full width."""
