@@ -79,6 +79,7 @@ ELSEWHERE = {
     "SceneCfg.robot": "test_another_robot_is_another_model",
     "EventTermCfg.mode": "test_the_mode_of_an_event",
     "EventTermCfg.in_play": "test_play_keeps_what_says_so",
+    "EnvCfg.cpu_ids": "test_cpu_ids_reach_the_scheduler",
 }
 CLASSES = [
     value
@@ -206,3 +207,15 @@ def test_play_keeps_what_says_so(tmp_path):
     kept = apply_overrides(cfg, {"events.root.in_play": True})
     assert differ(fingerprint(cfg.for_play()), fingerprint(kept.for_play()))
     assert not differ(fingerprint(cfg), fingerprint(kept))
+
+
+def test_cpu_ids_reach_the_scheduler(tmp_path, monkeypatch):
+    """What they do there: tests/backends/test_placement.py, in a process of its own."""
+    from unilab_gym.backends import placement
+
+    given = []
+    monkeypatch.setattr(placement, "place", given.append)
+    for ids in (None, (0,)):
+        env = unilab_gym.make(dataclasses.replace(base(tmp_path), cpu_ids=ids), 1, backend="mujoco")
+        env.close()
+    assert given == [(0,)]

@@ -393,3 +393,67 @@ def test_an_empty_plan_costs_no_stage(scene):
     backend.compile_reads(make_plan(scene.index))
     assert backend._step_stage == backend._reset_stage == VEL
     backend.close()
+
+
+def test_refreshed_reads_equal_a_full_forward_pass_bitwise(scene, c_engine):
+    """Below acceleration: after a step, after a masked reset, after writing packed rows."""
+    backend, reads = c_engine
+    ctrl = controls(scene.index, 12)
+
+    def compare(rows, when):
+        state = backend.get_state().numpy()
+        for row in rows:
+            data = mujoco.MjData(scene.model)
+            mujoco.mj_setState(scene.model, data, state[row], INTEGRATION)
+            mujoco.mj_forward(scene.model, data)
+            for item, value in reads.items():
+                if item.stage < Stage.ACC:
+                    flat = torch.from_numpy(getattr(data, item.field).reshape(-1)).float()
+                    assert torch.equal(value[row].flatten(), flat[list(item.columns)]), (when, item)
+
+    run(backend, ctrl)
+    compare(range(N), "step")
+    declared = set(make_plan(scene.index).reset)
+    reads = {item: value for item, value in reads.items() if item in declared}
+    payload = default_payload(backend)
+    payload.qvel[:, 3:6] = 0.7
+    backend.reset(payload, mask_of(1, 3))
+    compare(range(N), "reset")
+    state = backend.get_state()
+    state[:, scene.index.qpos_offset + 2] += 0.2
+    backend.set_state(state, mask_of(0, 4))
+    compare((0, 1, 3, 4), "set_state")
+
+
+def test_state_reads_run_no_forward_pass_after_a_reset(scene, monkeypatch):
+    """A plan of qpos and qvel costs a copy; any other its cheapest stage, of masked rows only."""
+    calls = []
+
+    class Spy:
+        def __init__(self, batch):
+            self._batch = batch
+
+        def __getattr__(self, name):
+            return getattr(self._batch, name)
+
+        def forward(self, ids, stage):
+            calls.append((list(ids), stage))
+            return self._batch.forward(ids, stage=stage)
+
+    backend = MujocoBackend(make_spec(scene, model_fields=()))
+    monkeypatch.setattr(backend, "_batch", Spy(backend._batch))
+    plan = make_plan(scene.index)
+    state_only = tuple(item for item in plan.reset if item.field in ("qpos", "qvel"))
+    position = tuple(item for item in plan.reset if item.field == "xquat")
+    for items, expected in (
+        (state_only, []),
+        (position, [([0, 3], mujoco.mjtStage.mjSTAGE_POS)]),
+        (plan.reset, [([0, 3], VEL)]),
+    ):
+        calls.clear()
+        backend.compile_reads(ReadPlan(items, items))
+        backend.reset(default_payload(backend), mask_of(0, 3))
+        assert calls == expected
+    backend.reset(default_payload(backend), mask_of())
+    assert calls == expected  # an empty mask costs nothing
+    backend.close()

@@ -245,6 +245,8 @@ class BackendSpec:
     """Constraint rows per environment (mjwarp)."""
     deterministic: bool = False
     """Ask the engine for repeatable results; see docs/determinism.md for what each gives."""
+    cpu_ids: tuple[int, ...] | None = None
+    """CPUs to confine the process to, see `backends.placement`."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The `SimCfg` settings that were asked for, for `Capabilities.fixed_options`."""
 
