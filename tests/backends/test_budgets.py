@@ -15,7 +15,8 @@ from unilab_gym.errors import BudgetOverflowWarning
 
 def watch(demand, **changes):
     values = {"nconmax": 8, "njmax": 16, "enough": (24, 64)}
-    return BudgetWatch(torch.tensor(demand, dtype=torch.int32), 4, **(values | changes))
+    tensor = torch.tensor(demand, dtype=torch.int32)
+    return BudgetWatch(tensor, tensor, lambda: demand, 4, **(values | changes))
 
 
 def test_what_fits_says_nothing():

@@ -9,7 +9,7 @@ looks at it and warns. `-W error` turns the warning into an exception.
 from __future__ import annotations
 
 import warnings
-from typing import cast
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -37,6 +37,8 @@ class BudgetWatch:
     def __init__(
         self,
         demand: Tensor,
+        arrived: Tensor,
+        values: Callable[[], list[int]],
         num_envs: int,
         *,
         nconmax: int,
@@ -47,20 +49,20 @@ class BudgetWatch:
 
         Args:
             demand: `[3]` int32 on the engine's device, only growing; see `CONTACTS`.
+            arrived: Where the host reads it: the same tensor on the CPU, pinned memory on CUDA.
+            values: Its numbers, as they are.
             num_envs: N.
             nconmax: Contacts per environment in the pool.
             njmax: Constraint rows per environment.
             enough: Values of both that no state of this model exceeds.
         """
-        self._demand, self._num_envs = demand, num_envs
+        self._demand, self._arrived, self._values = demand, arrived, values
+        self._num_envs = num_envs
         self._nconmax, self._njmax, self._enough = nconmax, njmax, enough
         self._told: set[str] = set()
         self._cuda = demand.is_cuda
-        self._arrived = demand
         self._event: torch.cuda.Event | None = None
         self._steps = 0
-        if self._cuda:
-            self._arrived = torch.zeros(3, dtype=torch.int32, pin_memory=True)
 
     def poll(self) -> None:
         """After a step: warns about what is known by now.
@@ -70,7 +72,7 @@ class BudgetWatch:
         """
         if self._cuda and not self._fetch():
             return
-        contacts, pairs, constraints = cast("list[int]", self._arrived.tolist())
+        contacts, pairs, constraints = self._values()
         demand = max(contacts, pairs)
         if demand > self._nconmax * self._num_envs and "nconmax" not in self._told:
             self._told.add("nconmax")

@@ -161,11 +161,20 @@ class MjWarpBackend(Backend):
             njmax=njmax if spec.njmax is None else spec.njmax,
         )
 
-        sizes = int(self._d.naconmax) // n, int(self._d.njmax)
         # Only growing: [contacts, pairs] of all environments, constraint rows of the neediest.
         self._demand: Any = wp.zeros(3, dtype=wp.int32)
+        demand = wp.to_torch(self._demand)
+        arrived = demand
+        if demand.is_cuda:
+            arrived = torch.zeros(3, dtype=torch.int32, pin_memory=True)
         self._budgets = BudgetWatch(
-            wp.to_torch(self._demand), n, nconmax=sizes[0], njmax=sizes[1], enough=(nconmax, njmax)
+            demand,
+            arrived,
+            arrived.numpy().tolist,
+            n,
+            nconmax=int(self._d.naconmax) // n,
+            njmax=int(self._d.njmax),
+            enough=(nconmax, njmax),
         )
 
     def _field(self, name: str) -> Tensor:
