@@ -5,6 +5,7 @@ PYTHON ?= $(shell for p in python3.11 python3; do $$p -c "" 2>/dev/null && { ech
 TORCH_INDEX ?=
 JOBS ?= 2
 PYTEST_ARGS ?=
+MINUTES ?= 30
 
 BIN := .venv/bin
 STAMP := .venv/.setup-done
@@ -14,7 +15,7 @@ TORCH := --no-deps torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 TASK := UniLab/Go2JoystickFlat-v0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench-smoke check lint types format wheel wheel-test clean
+.PHONY: help setup demo test bench-smoke libs soak check lint types format wheel wheel-test clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -43,6 +44,12 @@ test: setup ## run the tests (PYTEST_ARGS="-k name", JOBS=4)
 
 bench-smoke: setup ## run every benchmark at its tiny size: operations and waits, never seconds
 	$(BIN)/python benchmarks/run.py smoke >/dev/null
+
+libs: setup ## train with skrl, Stable-Baselines3 and TorchRL, each in a venv of its own
+	bash .ci/libs.sh
+
+soak: setup ## run 256 Go2 for MINUTES with faults: memory flat, faults alone (benchmarks/results/)
+	$(BIN)/python benchmarks/run.py soak --minutes $(MINUTES) --save
 
 check: lint types ## lint and type-check
 

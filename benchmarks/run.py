@@ -74,6 +74,8 @@ def main():
     parser.add_argument("--tiny", action="store_true", help="small sizes: does it run at all")
     parser.add_argument("--device", help="where the benchmark takes one: cuda or cpu")
     parser.add_argument("--task", help="only this id, where the benchmark runs several")
+    parser.add_argument("--minutes", type=float, help="where the benchmark takes a time")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/NAME.json")
     arguments = parser.parse_args()
     for folder in (ROOT / "tests", ROOT):  # helpers.opcount; the package, where not installed
         sys.path.insert(0, str(folder))
@@ -86,29 +88,39 @@ def main():
     sys.exit(int(bool(failures)))
 
 
+def cases(module, tiny, arguments):
+    """The module's cases with what was given on the command line."""
+    given = {"device": arguments.device, "minutes": arguments.minutes}
+    given = {name: value for name, value in given.items() if value is not None}
+    for case in module.TINY if tiny else module.CASES:
+        case = {**case, **given}
+        if arguments.task is not None:
+            if case.get("task", arguments.task) != arguments.task:
+                continue
+            if "tasks" in case:
+                case["tasks"] = [arguments.task]
+        yield case
+
+
 def run_one(name, tiny, arguments):
     """Prints the lines of one benchmark; yields what is wrong with them."""
     module = importlib.import_module(name)
-    if tiny and not hasattr(module, "TINY"):  # a soak: it has no small form
-        return
     common = {"name": name, "versions": versions(), "hardware": hardware()}
-    lines = 0
-    for case in module.TINY if tiny else module.CASES:
-        if arguments.device is not None:
-            case = {**case, "device": arguments.device}
-        if arguments.task is not None and case.get("task", arguments.task) != arguments.task:
-            continue
-        if arguments.task is not None and "tasks" in case:
-            case = {**case, "tasks": [arguments.task]}
+    lines = []
+    for case in cases(module, tiny, arguments):
         for numbers in module.run(**case):
-            lines += 1
-            print(json.dumps({**common, "case": case, **numbers}), flush=True)
+            lines.append({**common, "case": case, **numbers})
+            print(json.dumps(lines[-1]), flush=True)
             if numbers.get("passed") is False:
                 yield f"{name}: {json.dumps(numbers)}"
             if missing := sorted(getattr(module, "KEYS", set()) - numbers.keys()):
                 yield f"{name}: a line lacks {missing}"
     if not lines:
         yield f"{name}: printed nothing"
+    if arguments.save:
+        folder = ROOT / "benchmarks" / "results"
+        folder.mkdir(exist_ok=True)
+        (folder / f"{name}.json").write_text(json.dumps(lines, indent=1) + "\n")
 
 
 if __name__ == "__main__":

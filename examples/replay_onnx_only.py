@@ -9,38 +9,96 @@ contract as JSON (joint order, default pose, gains, action scale, observation te
 import argparse
 import json
 import re
+import sys
 from pathlib import Path
 
 import mujoco
 import numpy as np
 import onnxruntime
 
-ROBOT = Path(__file__).resolve().parents[1] / "assets" / "robots" / "go2" / "go2.xml"
+ROBOTS = Path(__file__).resolve().parents[1] / "assets" / "robots"
+SCHEMA = "unilab_gym.contract/1"
+
+
+class BadFile(Exception):
+    """What is wrong with a file, for the user."""
 
 
 def load_policy(path):
     """The network and the contract that it was trained under."""
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return session, json.loads(session.get_modelmeta().custom_metadata_map["unilab_gym"])
+    if not Path(path).is_file():
+        raise BadFile(f"there is no file {path}")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:  # onnxruntime's classes share no other base
+        raise BadFile(f"{path} is not an ONNX file that can be run: {error}") from error
+    document = session.get_modelmeta().custom_metadata_map.get("unilab_gym")
+    if document is None:
+        raise BadFile(f"{path} has no metadata key 'unilab_gym': it says nothing of its inputs")
+    try:
+        contract = json.loads(document)
+    except ValueError as error:
+        raise BadFile(f"{path}: the contract is not JSON: {error}") from error
+    schema = contract.get("schema") if isinstance(contract, dict) else None
+    if schema != SCHEMA:
+        raise BadFile(f"{path}: the contract has schema {schema!r}, this example reads {SCHEMA!r}")
+    check_graph(path, session, contract)
+    return session, contract
+
+
+def check_graph(path, session, contract):
+    """The graph's widths must be the contract's."""
+    groups = contract["network"]["obs_groups"]["actor"] if contract["network"] else ["policy"]
+    width = sum(contract["observations"][group]["width"] for group in groups)
+    inputs = {item.name: item.shape[-1] for item in session.get_inputs()}
+    outputs = {item.name: item.shape[-1] for item in session.get_outputs()}
+    if inputs.get("obs") != width or outputs.get("actions") != len(contract["actions"]["scale"]):
+        raise BadFile(
+            f"{path} takes {inputs} and gives {outputs}; its contract says obs {width}, actions "
+            f"{len(contract['actions']['scale'])}"
+        )
+    kinds = {term["kind"] for term in contract["actions"]["terms"]}
+    if kinds != {"joint_position"}:
+        raise BadFile(f"{path}: this example drives joint positions, the policy gives {kinds}")
+
+
+def find_robot(contract):
+    """The robot of this checkout that has the contract's joints."""
+    for path in sorted(ROBOTS.glob("*/*.xml")):
+        model = mujoco.MjSpec.from_file(str(path)).compile()
+        if {model.joint(i).name for i in range(model.njnt)} >= set(contract["joints"]["names"]):
+            return path
+    raise BadFile(f"no robot in {ROBOTS} has the policy's joints: give its MJCF with --robot")
 
 
 def load_robot(path, contract):
     """The robot on a floor, with the contract's gains and physics step, in its default pose."""
-    spec = mujoco.MjSpec.from_file(str(path))
+    try:
+        spec = mujoco.MjSpec.from_file(str(path))
+    except (ValueError, FileNotFoundError) as error:
+        raise BadFile(f"{path} is no MJCF: {error}") from error
     plane = mujoco.mjtGeom.mjGEOM_PLANE
     spec.worldbody.add_geom(type=plane, size=[0, 0, 0.05], rgba=[0.4, 0.45, 0.5, 1])
     spec.worldbody.add_light(pos=[0, 0, 4], dir=[0.2, 0.3, -1])
     spec.option.timestep = contract["sim_dt"]
     model = spec.compile()
     joints = contract["joints"]
-    for name, kp, kd in zip(joints["actuators"], joints["kp"], joints["kd"], strict=True):
-        actuator = model.actuator(name)  # force = kp (ctrl - q) - kd qdot
-        actuator.gainprm[0], actuator.biasprm[1:3] = kp, (-kp, -kd)
-    data = mujoco.MjData(model)
-    if model.nkey:
-        mujoco.mj_resetDataKeyframe(model, data, 0)  # height of the base
-    for name, position in zip(joints["names"], joints["default"], strict=True):
-        data.joint(name).qpos = position
+    try:
+        for name, kp, kd in zip(joints["actuators"], joints["kp"], joints["kd"], strict=True):
+            if name is not None:  # a joint that no actuator drives
+                actuator = model.actuator(name)  # force = kp (ctrl - q) - kd qdot
+                actuator.gainprm[0], actuator.biasprm[1:3] = kp, (-kp, -kd)
+        data = mujoco.MjData(model)
+        if model.nkey:
+            mujoco.mj_resetDataKeyframe(model, data, 0)  # height of the base
+        for name, position in zip(joints["names"], joints["default"], strict=True):
+            data.joint(name).qpos = position
+    except KeyError as error:
+        raise BadFile(f"{path} is not the policy's robot: {error.args[0]}") from error
     mujoco.mj_forward(model, data)
     return model, data
 
@@ -52,14 +110,28 @@ def rotation(data):
     return matrix.reshape(3, 3)
 
 
-def trot_gait(contract, command, phase_0, step):
-    """The clock that the policy walks to: sine and cosine for each diagonal pair of legs."""
-    gait = {"frequency": 2.0, "standing_norm": 0.05} | contract["commands"].get("gait", {})
+def gait_clock(contract, name, command, phase_0, step):
+    """The clock that a policy walks to: sine and cosine per leg or pair, half a period apart."""
+    gait = contract["commands"][name]
+    pairs = len(gait["components"]) // 2
     if np.linalg.norm(command) < gait["standing_norm"]:
-        return np.zeros(4)
+        return np.zeros(2 * pairs)
     phase = phase_0 + gait["frequency"] * contract["control_dt"] * step
-    angles = 2 * np.pi * np.array([phase, phase + 0.5])
+    angles = 2 * np.pi * (phase + 0.5 * np.arange(pairs))
     return np.stack([np.sin(angles), np.cos(angles)], 1).ravel()
+
+
+def command_values(contract, command, phase_0, step):
+    """The value of every command: a velocity is what was asked for, a gait is a clock."""
+    values = {}
+    for name, entry in contract["commands"].items():
+        if "frequency" in entry and "standing_norm" in entry:
+            values[name] = gait_clock(contract, name, command, phase_0, step)
+        elif len(entry["components"]) == len(command):
+            values[name] = command
+        else:
+            raise BadFile(f"this example does not know the command {entry['func']}")
+    return values
 
 
 def measure(term, contract, data, action, commands):
@@ -73,28 +145,50 @@ def measure(term, contract, data, action, commands):
         return action
     if name == "command":
         return commands[params["command"]]
+    if name == "sensor":
+        return data.sensor(params["sensor"]).data
+    if name not in ("joint_pos_rel", "joint_vel"):
+        raise BadFile(f"this example does not know the observation term {term['func']}")
     pose = dict(zip(*(contract["joints"][key] for key in ("names", "default")), strict=True))
     hits = (n for pattern in params["joints"] for n in pose if re.fullmatch(pattern, n))
     joints = list(dict.fromkeys(hits))
     if name == "joint_pos_rel":
         return np.array([data.joint(joint).qpos[0] - pose[joint] for joint in joints])
-    if name == "joint_vel":
-        return np.array([data.joint(joint).qvel[0] for joint in joints])
-    raise ValueError(f"this example does not know the observation term {name!r}")
+    return np.array([data.joint(joint).qvel[0] for joint in joints])
 
 
-def observation(contract, data, action, commands):
-    """The policy's input: every term of its groups, scale x clip(value), in order."""
-    parts = []
-    network = contract["network"]
-    for group in network["obs_groups"]["actor"] if network else ["policy"]:
-        for term in contract["observations"][group]["terms"]:
-            if term["history"] or term["delay"]:
-                raise ValueError(f"this example keeps no history, {term['name']} needs one")
-            value = measure(term, contract, data, action, commands)
-            low, high = term["clip"] or (-np.inf, np.inf)
-            parts.append(np.clip(value, low, high) * term["scale"])
-    return np.concatenate(parts).astype(np.float32)
+class Observer:
+    """The policy's input: every term of its groups in order, scale x clip(value), with history."""
+
+    def __init__(self, contract):
+        network = contract["network"]
+        groups = network["obs_groups"]["actor"] if network else ["policy"]
+        self.contract = contract
+        self.terms = [term for group in groups for term in contract["observations"][group]["terms"]]
+        for term in self.terms:
+            if term["delay"]:
+                raise BadFile(f"this example delays nothing, {term['name']} is delayed")
+        self.reset()
+
+    def reset(self):
+        """An episode begins: the first frame will stand for the ones before it."""
+        self.frames = [[] for _ in self.terms]
+
+    def __call__(self, data, action, commands):
+        parts = []
+        for term, frames in zip(self.terms, self.frames, strict=True):
+            value = measure(term, self.contract, data, action, commands)
+            low, high = (
+                bound if bound is not None else sign * np.inf
+                for bound, sign in zip(term["clip"] or (None, None), (-1, 1), strict=True)
+            )
+            scale = np.array(term["scale"])[-len(value) :]
+            frames.append(np.clip(value, low, high) * scale)
+            while len(frames) <= term["history"]:
+                frames.insert(0, frames[0])
+            del frames[: -1 - term["history"]]
+            parts += frames  # oldest first
+        return np.concatenate(parts).astype(np.float32)
 
 
 def joint_targets(contract, raw):
@@ -114,36 +208,51 @@ def save_image(path, pixels):
     path.write_bytes(f"P6 {pixels.shape[1]} {pixels.shape[0]} 255\n".encode() + pixels.tobytes())
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("policy", type=Path, help="the exported .onnx file")
-    parser.add_argument("--robot", type=Path, default=ROBOT, help="the robot's MJCF")
-    parser.add_argument("--command", type=float, nargs=3, default=(0.5, 0.0, 0.0))
-    parser.add_argument("--seconds", type=float, default=10.0)
-    parser.add_argument("--frames", type=Path, help="folder for one .ppm image each 0.1 s")
-    args = parser.parse_args()
-
+def replay(args):
     session, contract = load_policy(args.policy)
-    model, data = load_robot(args.robot, contract)
+    model, data = load_robot(args.robot or find_robot(contract), contract)
     renderer = mujoco.Renderer(model) if args.frames else None
     command, action = np.array(args.command), np.zeros(len(contract["actions"]["scale"]))
     controls = [model.actuator(name).id for name in contract["actions"]["actuators"]]
+    observe = Observer(contract)
+    floating = contract["robot"]["floating"]
     velocities = []
     for step in range(round(args.seconds / contract["control_dt"])):
-        commands = {"twist": command, "gait": trot_gait(contract, command, 0.0, step)}
-        obs = observation(contract, data, action, commands)
-        raw = session.run(["actions"], {"obs": obs[None]})[0][0]
+        obs = observe(data, action, command_values(contract, command, 0.0, step))
+        feed = {"obs": obs[None]}
+        if len(session.get_inputs()) > 1:  # a tracking policy: the actions do not depend on it
+            feed["time_step"] = np.full((1, 1), step, dtype=np.float32)
+        raw = session.run(["actions"], feed)[0][0]
         action, data.ctrl[controls] = joint_targets(contract, raw)
         mujoco.mj_step(model, data, contract["decimation"])
-        velocities.append([*(rotation(data).T @ data.qvel[:3])[:2], data.qvel[5]])
+        if floating:
+            velocities.append([*(rotation(data).T @ data.qvel[:3])[:2], data.qvel[5]])
         if renderer and step % round(0.1 / contract["control_dt"]) == 0:
             renderer.update_scene(data)
             save_image(args.frames / f"{step:05d}.ppm", renderer.render())
+    if not floating:
+        print(f"joints in the end: {np.round(data.qpos, 3)}")
+        return
     mean = np.mean(velocities[len(velocities) // 10 :], 0)  # without the start
     print(f"walked {np.linalg.norm(data.qpos[:2]):.2f} m, base at {data.qpos[2]:.2f} m in the end")
     for name, wanted, given in zip(("vx m/s", "vy m/s", "wz rad/s"), command, mean, strict=True):
         print(f"{name:9} command {wanted:+.2f}  mean {given:+.2f}  error {given - wanted:+.2f}")
 
 
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("policy", type=Path, help="the exported .onnx file")
+    parser.add_argument("--robot", type=Path, help="the robot's MJCF; else one of this checkout")
+    parser.add_argument("--command", type=float, nargs=3, default=(0.5, 0.0, 0.0))
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--frames", type=Path, help="folder for one .ppm image each 0.1 s")
+    try:
+        replay(parser.parse_args())
+    except BadFile as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

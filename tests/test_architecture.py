@@ -17,23 +17,32 @@ PACKAGE = Path(unilab_gym.__file__).resolve().parent
 
 FLOORS = (
     r"errors",
-    r"math|model_index|serialize|config|assets|registration|io(\..*)?",
+    r"math|model_index|serialize|signals|config|assets|registration|io(\..*)?",
     r"backends\.base",
     r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
-    r"|runtime\.(command_term|event_term)|motion|motion\.(clip|convert|library|sampler)",
+    r"|runtime\.(dynamics_reads|command_term|event_term|curriculum_term|recorder_term|fault_ring)"
+    r"|motion|motion\.(clip|convert|make|library|sampler)",
     r"runtime\.managers(\..*)?|mdp(\..*)?|motion\.command",
-    r"runtime\.(log|step|state|env)",
+    r"runtime\.(log|step|state|fault_report|env)",
     r"tasks(\..*)?",
     r"contract(\..*)?|export(\..*)?|render(\..*)?|evaluation",
     r"vector_(env|arguments|modes|info)|single_env|factory",
-    r"adapters(\..*)?|testing(\..*)?|cli",
+    r"adapters(\..*)?|testing(\..*)?|comparison|cli(\..*)?|__main__",
 )
 """Lowest first; a module imports from its own floor or from below."""
 
 UPWARD = {("evaluation", "vector_env")}
 """Imports inside a function that go up: the evaluation asks whether it was given our face."""
 
-TERMS_REST_ON = {"term", "reads", "command_term", "event_term"}
+TERMS_REST_ON = {
+    "term",
+    "reads",
+    "dynamics_reads",
+    "command_term",
+    "event_term",
+    "curriculum_term",
+    "recorder_term",
+}
 """What `mdp` and `motion.command` may know of the runtime."""
 
 NUMPY = (
@@ -46,6 +55,7 @@ NUMPY = (
     "export/onnx.py",
     "render/*",
     "io/npz.py",
+    "io/fault_dump.py",
     "vector_env.py",
     "single_env.py",
     "adapters/sb3.py",
@@ -54,12 +64,12 @@ NUMPY = (
 
 COLD = {
     # Built once: sizes, names, declarations.
-    "runtime/rng.py:_Block.build",
-    "runtime/rng.py:ManagerRng.uniform",
+    "runtime/rng.py:_Block._allocate",
+    "runtime/rng.py:ManagerRng._add",
     "runtime/term.py:BuildContext.tensor",
     "runtime/reads.py:JointPosRel.build",
     "runtime/reads.py:GeomHeight.build",
-    "mdp/actions.py:JointPositionAction.resolve",
+    "mdp/actions.py:JointAction.resolve",
     "mdp/distributions.py:check_range",
     # Called between steps.
     "runtime/env.py:ManagerBasedRlEnv._begin",
@@ -69,8 +79,10 @@ COLD = {
     "runtime/rng.py:ManagerRng.set_keys",
     "runtime/managers/commands.py:CommandManager.hold",
     "runtime/managers/commands.py:CommandManager.restored",
-    # on_fault="raise", on the CPU alone.
-    "runtime/env.py:ManagerBasedRlEnv._raise_faults",
+    # Reads host memory; the others run after a fault, where a dump was asked for.
+    "runtime/faults.py:faulty_rows",
+    "runtime/fault_ring.py:FaultRing.history",
+    "runtime/fault_report.py:FaultReporter._meta",
 }
 """Functions that a step never runs, beside `__init__`: they may copy to the host or upload."""
 
@@ -271,7 +283,10 @@ def functions(path):
 
 def hot_files():
     return [
-        path for path in sources() if relative(path).split("/")[0] in ("runtime", "mdp", "math.py")
+        path
+        for path in sources()
+        if relative(path).split("/")[0] in ("runtime", "mdp", "math.py")
+        or relative(path) in ("motion/command.py", "motion/sampler.py")
     ]
 
 

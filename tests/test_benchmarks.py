@@ -80,6 +80,16 @@ def test_gpu_acceptance_runs_without_a_gpu():
     assert found["parity"]["rows"] == 4 and found["overflow"]["faults"] == {}
 
 
+def test_a_short_soak_passes():
+    (line,) = lines("soak", "--tiny", "--minutes", "0.05")
+    check_facts(line, "soak")
+    assert line["passed"] is True, line
+    assert line["case"] == {"minutes": 0.05, "num_envs": 8} and line["steps"] >= 20
+    assert line["injected"] >= 1 and sum(line["causes"].values()) == line["injected"]
+    assert line["rows_wrong"] == line["steps_not_finite"] == 0
+    assert 0 < line["rss_mb"][0] <= line["rss_mb"][2]
+
+
 def test_an_unknown_benchmark_is_refused_with_the_names():
     done = subprocess.run([sys.executable, str(RUN), "nothing"], capture_output=True, text=True)
     assert done.returncode == 2

@@ -2,14 +2,22 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from helpers.probe import counter, one, walker_cfg, write_probe, write_walker
 
 import unilab_gym
-from unilab_gym import config
-from unilab_gym.config import EventTermCfg, MetricTermCfg, apply_overrides
-from unilab_gym.mdp import events
+from unilab_gym import config, signals
+from unilab_gym.config import (
+    CurriculumTermCfg,
+    DelayCfg,
+    EventTermCfg,
+    GaussianNoiseCfg,
+    MetricTermCfg,
+    apply_overrides,
+)
+from unilab_gym.mdp import curriculums, events
 
 STEPS = 40
 HIPS = "scene.actuators.hips"
@@ -29,6 +37,7 @@ CHANGES = {
     "EnvCfg.commands": {"commands.twist.params.standing_fraction": 0.5},
     "EnvCfg.events": {"events.friction.params.slide": [2.0, 3.0]},
     "EnvCfg.metrics": {"metrics.k.func": one},
+    "EnvCfg.curriculum": {"curriculum.fade.params.stages": [[5, 0.0]]},
     "EnvCfg.play": {"play": True},
     "SceneCfg.actuators": {"scene.actuators": {}},
     "SceneCfg.sensors": {"scene.sensors": {}},
@@ -62,30 +71,53 @@ CHANGES = {
     "TermCfg.func": {"rewards.rate.func": one},
     "TermCfg.params": {"actions.legs.params.scale": 0.25},
     "ObservationTermCfg.noise": {f"{TERM}.noise": {"low": -2.0, "high": 2.0}},
+    "ObservationTermCfg.bias": {f"{TERM}.bias": {"std": 1.0}},
+    "ObservationTermCfg.delay": {f"{TERM}.delay": 1},
+    "ObservationTermCfg.history": {f"{TERM}.history": 2},
     "ObservationTermCfg.clip": {f"{TERM}.clip": [-0.5, 0.5]},
     "ObservationTermCfg.scale": {f"{TERM}.scale": 0.2},
     "UniformNoiseCfg.low": {f"{TERM}.noise.low": -0.5},
     "UniformNoiseCfg.high": {f"{TERM}.noise.high": 0.5},
+    "GaussianNoiseCfg.std": {"observations.policy.terms.gravity.bias.std": 0.5},
+    "DelayCfg.steps": {"observations.policy.delay.steps": [1, 4]},
+    "DelayCfg.redraw": {"observations.policy.delay.redraw": 3},
+    "DelayCfg.shared": {"observations.policy.delay.shared": "bus"},
     "ObservationGroupCfg.terms": {"observations.critic.terms.feet.scale": 2.0},
+    "ObservationGroupCfg.delay": {"observations.critic.delay": 1},
+    "ObservationGroupCfg.history": {"observations.critic.history": 2},
+    "ObservationGroupCfg.flatten": {
+        "observations.critic.history": 2,
+        "observations.critic.flatten": False,
+    },
     "ObservationGroupCfg.corrupt": {"observations.policy.corrupt": False},
+    "ActionTermCfg.delay": {"actions.legs.delay": 1},
     "RewardTermCfg.weight": {"rewards.rate.weight": -1.0},
-    "TerminationTermCfg.time_out": {"terminations.time_out.time_out": False},
+    "TerminationTermCfg.time_out": {
+        "terminations.trunk.time_out": True,
+    },
     "EventTermCfg.interval_s": {"events.push.interval_s": [0.1, 0.1]},
+    "EventTermCfg.global_interval": {"events.push.global_interval": True},
+    "EventTermCfg.min_steps_between": {"events.root.min_steps_between": 100},
     "MetricTermCfg.reduce": {"metrics.k.reduce": "max"},
     "MetricTermCfg.play_only": {"metrics.k.play_only": True},
 }
 ELSEWHERE = {
     "ActuatorCfg.kind": "test_the_kind_of_an_actuator",
+    "EnvCfg.fault_dump": "test_dumps_of_faults",
+    "FaultDumpCfg.directory": "test_dumps_of_faults",
+    "FaultDumpCfg.steps": "test_dumps_of_faults",
+    "FaultDumpCfg.max_files": "test_dumps_of_faults",
     "SceneCfg.robot": "test_another_robot_is_another_model",
     "EventTermCfg.mode": "test_the_mode_of_an_event",
     "EventTermCfg.in_play": "test_play_keeps_what_says_so",
     "EnvCfg.cpu_ids": "test_cpu_ids_reach_the_scheduler",
+    "CommandTermCfg.play_params": "test_play_parameters_replace_those_of_training",
 }
 CLASSES = [
     value
     for value in vars(config).values()
     if dataclasses.is_dataclass(value)
-    and value.__module__ == config.__name__
+    and value.__module__ in (config.__name__, signals.__name__)
     and value not in (config.AlgoCfg, config.NetworkCfg, config.TrainingCfg, config.OwnerCfg)
 ]
 
@@ -97,12 +129,23 @@ def base(tmp_path):
         actuators={"hips": hips},
         sensors={"imu": config.SensorCfg(kind="gyro", body="base")},
     )
+    cfg = walker_cfg(tmp_path)
+    policy = dataclasses.replace(cfg.observations["policy"], delay=DelayCfg(steps=(0, 3)))
+    gravity = dataclasses.replace(policy.terms["gravity"], bias=GaussianNoiseCfg(std=0.1))
+    policy = dataclasses.replace(policy, terms={**policy.terms, "gravity": gravity})
     return walker_cfg(
         tmp_path,
         scene=scene,
+        observations={**cfg.observations, "policy": policy},
         metrics={
             "k": MetricTermCfg(func=counter),
             "in_play": MetricTermCfg(func=one, play_only=True),
+        },
+        curriculum={
+            "fade": CurriculumTermCfg(
+                func=curriculums.RewardWeightStages,
+                params={"reward": "rate", "stages": ((30, -0.5),)},
+            )
         },
         episode_length_s=0.6,
         sim=config.SimCfg(num_threads=1, iterations=4, ls_iterations=8),
@@ -202,6 +245,24 @@ def test_the_mode_of_an_event(tmp_path):
             unilab_gym.make(dataclasses.replace(cfg, events=wrong), 1, backend="mujoco")
 
 
+def test_dumps_of_faults(tmp_path):
+    """They change no bit of a run: the files are the effect."""
+    cfg, written = base(tmp_path), {}
+    changes = {"plain": {}, "short": {"steps": 2}, "one": {"max_files": 1}}
+    for name, change in changes.items():
+        dump = config.FaultDumpCfg(directory=str(tmp_path / name), **change)
+        dumping = dataclasses.replace(cfg, fault_dump=dump)
+        env = unilab_gym.make(dumping, 2, backend="mujoco", seed=0)
+        env.reset()
+        for value in (0.0, 0.0, torch.nan):
+            env.step(torch.full((2, 2), value))
+        env.close()
+        written[name] = sorted((tmp_path / name).iterdir())
+    assert [len(files) for files in written.values()] == [2, 2, 1]
+    with np.load(written["plain"][0]) as plain, np.load(written["short"][0]) as short:
+        assert (len(plain["state"]), len(short["state"])) == (3, 2)
+
+
 def test_play_keeps_what_says_so(tmp_path):
     cfg = base(tmp_path)
     kept = apply_overrides(cfg, {"events.root.in_play": True})
@@ -219,3 +280,11 @@ def test_cpu_ids_reach_the_scheduler(tmp_path, monkeypatch):
         env = unilab_gym.make(dataclasses.replace(base(tmp_path), cpu_ids=ids), 1, backend="mujoco")
         env.close()
     assert given == [(0,)]
+
+
+def test_play_parameters_replace_those_of_training(tmp_path):
+    cfg = base(tmp_path)
+    still = apply_overrides(cfg, {"commands.twist.play_params": {"standing_fraction": 1.0}})
+    assert differ(fingerprint(cfg.for_play()), fingerprint(still.for_play()))
+    assert not differ(fingerprint(cfg), fingerprint(still))
+    assert still.for_play().commands["twist"].params["standing_fraction"] == 1.0

@@ -72,6 +72,7 @@ def test_core_dependencies_are_the_agreed_ones():
         "numpy": "",
         "onnxruntime": "",
         "torch": ">=2.9",
+        "tyro": "",
         "warp-lang": "",
     }
     assert PROJECT["requires-python"] == ">=3.11"
@@ -82,7 +83,7 @@ def test_core_dependencies_are_the_agreed_ones():
     [
         ("export", {"onnx", "onnxscript"}),
         ("render", {"imageio", "imageio-ffmpeg", "matplotlib", "pillow"}),
-        ("examples", {"rich", "rsl-rl-lib", "tensorboard", "tyro", "unilab-gym"}),
+        ("examples", {"rich", "rsl-rl-lib", "tensorboard", "unilab-gym"}),
         ("dev", {"build", "hatchling", "pyright", "pytest", "pytest-xdist", "ruff"}),
     ],
 )

@@ -23,14 +23,20 @@ from unilab_gym.serialize import (
     load_func,
     to_dict,
 )
+from unilab_gym.signals import Delay, DelayCfg, GaussianNoiseCfg, UniformNoiseCfg, delay_of
 
 __all__ = [
     "ActionTermCfg",
     "ActuatorCfg",
     "AlgoCfg",
     "CommandTermCfg",
+    "CurriculumTermCfg",
+    "Delay",
+    "DelayCfg",
     "EnvCfg",
     "EventTermCfg",
+    "FaultDumpCfg",
+    "GaussianNoiseCfg",
     "MetricTermCfg",
     "NetworkCfg",
     "ObservationGroupCfg",
@@ -46,8 +52,10 @@ __all__ = [
     "TrainingCfg",
     "UniformNoiseCfg",
     "apply_overrides",
+    "delay_of",
     "from_dict",
     "func_name",
+    "history_of",
     "load_func",
     "to_dict",
 ]
@@ -79,45 +87,42 @@ class TermCfg:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UniformNoiseCfg:
-    """Uniform noise added to every component of a term."""
-
-    low: float
-    """Lower bound, in the term's unit before scaling."""
-    high: float
-    """Upper bound."""
-
-    def __post_init__(self) -> None:
-        """Checks the order of the bounds.
-
-        Raises:
-            ConfigError: If low exceeds high.
-        """
-        if not self.low <= self.high:
-            raise ConfigError(f"noise: low {self.low} exceeds high {self.high}")
-
-
-@dataclass(frozen=True, kw_only=True)
 class ObservationTermCfg(TermCfg):
-    """One block of an observation group: value -> noise -> clip -> scale."""
+    """One block of an observation group: value -> noise -> clip -> scale -> delay -> history."""
 
-    noise: UniformNoiseCfg | None = None
+    noise: UniformNoiseCfg | GaussianNoiseCfg | None = None
+    """Drawn anew at each boundary."""
+    bias: UniformNoiseCfg | GaussianNoiseCfg | None = None
+    """Added like noise, but drawn once per episode, for each component by itself."""
     clip: tuple[float, float] | None = None
     """Bounds applied after the noise."""
     scale: float | tuple[float, ...] = 1.0
     """Factor applied last: one number, or one per component."""
+    delay: int | tuple[int, int] | DelayCfg | None = None
+    """Latency in control steps; None takes the group's, drawn together with it."""
+    history: int | None = None
+    """Frames, this one included, oldest first; 0 is the value alone. None takes the group's."""
 
     def __post_init__(self) -> None:
         """Freezes lists and checks the order of the bounds.
 
         Raises:
-            ConfigError: If `clip` is not (low, high).
+            ConfigError: If `clip` is not (low, high), or a delay or history is not valid.
         """
         super().__post_init__()
-        object.__setattr__(self, "clip", freeze(self.clip))
-        object.__setattr__(self, "scale", freeze(self.scale))
+        for name in ("clip", "scale", "delay"):
+            object.__setattr__(self, name, freeze(getattr(self, name)))
         if self.clip is not None and not (len(self.clip) == 2 and self.clip[0] <= self.clip[1]):
             raise ConfigError(f"clip must be (low, high), got {self.clip}")
+        if self.delay is not None:
+            delay_of(self.delay)
+        if self.history is not None:
+            _check_history(self.history)
+
+
+def _check_history(frames: int) -> None:
+    if not isinstance(cast("Any", frames), int) or isinstance(frames, bool) or frames < 0:
+        raise ConfigError(f"history must be a number of frames >= 0, got {frames!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,12 +131,53 @@ class ObservationGroupCfg:
 
     terms: Mapping[str, ObservationTermCfg]
     corrupt: bool = False
-    """Whether the terms' noise is applied."""
+    """Whether the terms' noise and bias are applied."""
+    delay: int | tuple[int, int] | DelayCfg = 0
+    """Latency of the terms that say none, in control steps; they share one draw."""
+    history: int = 0
+    """Frames of the terms that say none."""
+    flatten: bool = True
+    """Whether frames lie side by side, term after term, oldest first: `[N, sum of H x d]`. Else
+    the group is `[N, H, D]`, oldest first, and every term needs the same history."""
+
+    def __post_init__(self) -> None:
+        """Checks what the terms share.
+
+        Raises:
+            ConfigError: If delay or history is not valid, or the history of an unflattened group
+                is not one number of at least 1.
+        """
+        object.__setattr__(self, "delay", freeze(self.delay))
+        delay_of(self.delay)
+        _check_history(self.history)
+        frames = {name: history_of(self, term) for name, term in self.terms.items()}
+        if not self.flatten and (0 in frames.values() or len(set(frames.values())) > 1):
+            raise ConfigError(
+                f"flatten=False needs one history of at least 1 frame for every term, got {frames}"
+            )
+
+
+def history_of(group: ObservationGroupCfg, term: ObservationTermCfg) -> int:
+    """Frames of a term of a group; 0 where it has no history."""
+    return group.history if term.history is None else term.history
 
 
 @dataclass(frozen=True, kw_only=True)
 class ActionTermCfg(TermCfg):
     """Part of the action vector; parts are concatenated in order."""
+
+    delay: int | tuple[int, int] | DelayCfg = 0
+    """Control steps between an action and its effect; what `last_action` shows is not delayed."""
+
+    def __post_init__(self) -> None:
+        """Checks the delay.
+
+        Raises:
+            ConfigError: If it is not valid.
+        """
+        super().__post_init__()
+        object.__setattr__(self, "delay", freeze(self.delay))
+        delay_of(self.delay)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,15 +210,35 @@ class TerminationTermCfg(TermCfg):
 class CommandTermCfg(TermCfg):
     """A command generator; `func` is a `CommandTerm` class."""
 
+    play_params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Parameters that replace those of `params` with `play=True`."""
+
+    def __post_init__(self) -> None:
+        """Freezes the parameters."""
+        super().__post_init__()
+        object.__setattr__(self, "play_params", freeze(self.play_params))
+
+    def for_play(self) -> CommandTermCfg:
+        """The same generator with its play parameters."""
+        return dataclasses.replace(self, params={**self.params, **self.play_params})
+
 
 @dataclass(frozen=True, kw_only=True)
 class EventTermCfg(TermCfg):
     """Something that happens to the simulation; `func` is an `EventTerm` class."""
 
-    mode: Literal["startup", "reset", "interval"]
-    """startup: once, at the first reset; reset: at each reset; interval: every `interval_s`."""
+    mode: Literal["startup", "reset", "interval", "step"]
+    """startup: once, at the first reset; reset: at each reset; interval: every `interval_s`;
+    step: at every step."""
     interval_s: tuple[float, float] | None = None
-    """Range of the time between two events, drawn per environment (mode interval only)."""
+    """Range of the time between two events, drawn anew for each (mode interval only)."""
+    global_interval: bool = False
+    """Whether one countdown serves all environments, which are then due together (mode interval
+    only). It follows environment 0's stream and restarts where all rows reset at once; without
+    it each environment has its own, which restarts when that environment resets."""
+    min_steps_between: int = 0
+    """Control steps that must have passed in an environment since its event was last applied; a
+    reset that comes earlier leaves the default state (mode reset only). 0 applies it always."""
     in_play: bool = False
     """Whether it also happens with `play=True`; randomization does not."""
 
@@ -180,16 +246,22 @@ class EventTermCfg(TermCfg):
         """Checks that the interval belongs to the mode.
 
         Raises:
-            ConfigError: If the mode is unknown, or an interval is missing, not asked for, or not
-                ordered.
+            ConfigError: If the mode is unknown, an interval is missing, not asked for, or not
+                ordered, or a setting of another mode is given.
         """
         super().__post_init__()
-        _one_of("mode", self.mode, ("startup", "reset", "interval"))
+        _one_of("mode", self.mode, ("startup", "reset", "interval", "step"))
         object.__setattr__(self, "interval_s", freeze(self.interval_s))
         if (self.mode == "interval") != (self.interval_s is not None):
             raise ConfigError(f"interval_s goes with mode 'interval' only, got {self.mode!r}")
         if self.interval_s is not None and not 0 < self.interval_s[0] <= self.interval_s[1]:
             raise ConfigError(f"interval_s must be 0 < low <= high, got {self.interval_s}")
+        if self.global_interval and self.mode != "interval":
+            raise ConfigError(f"global_interval goes with mode 'interval' only, got {self.mode!r}")
+        if self.min_steps_between and self.mode != "reset":
+            raise ConfigError(f"min_steps_between goes with mode 'reset' only, got {self.mode!r}")
+        if self.min_steps_between < 0:
+            raise ConfigError(f"min_steps_between must not be negative: {self.min_steps_between}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +281,11 @@ class MetricTermCfg(TermCfg):
         """
         super().__post_init__()
         _one_of("reduce", self.reduce, ("mean", "sum", "max", "last"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurriculumTermCfg(TermCfg):
+    """Something that moves weights, ranges or thresholds; `func` is a `CurriculumTerm` class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,6 +429,31 @@ class SceneCfg:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FaultDumpCfg:
+    """Files for bug reports: the last steps of a row that fails, which plain MuJoCo replays."""
+
+    directory: str
+    """Folder that the NPZ files go to; made when the first is written."""
+    steps: int = 64
+    """Control steps kept, each row's engine state included."""
+    max_files: int = 8
+    """After so many files no more are written: a diverging run fails without end."""
+
+    def __post_init__(self) -> None:
+        """Checks the counts.
+
+        Raises:
+            ConfigError: If one is not a positive integer, or the folder has no name.
+        """
+        for name in ("steps", "max_files"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+                raise ConfigError(f"fault_dump.{name} must be a positive integer, got {value!r}")
+        if not self.directory:
+            raise ConfigError("fault_dump.directory must name a folder, got ''")
+
+
+@dataclass(frozen=True, kw_only=True)
 class EnvCfg:
     """One environment: scene, timing and terms of every manager."""
 
@@ -376,6 +478,12 @@ class EnvCfg:
     """Generated in this order; a later one may read an earlier one."""
     events: Mapping[str, EventTermCfg] = field(default_factory=dict[str, EventTermCfg])
     metrics: Mapping[str, MetricTermCfg] = field(default_factory=dict[str, MetricTermCfg])
+    curriculum: Mapping[str, CurriculumTermCfg] = field(
+        default_factory=dict[str, CurriculumTermCfg]
+    )
+    """What moves parameters while training; each parameter by one curriculum."""
+    fault_dump: FaultDumpCfg | None = None
+    """Where to write the history of a row that fails; None records nothing and costs nothing."""
     play: bool = False
     """Whether this is the play variant, see `for_play`."""
     cpu_ids: tuple[int, ...] | None = None
@@ -423,13 +531,24 @@ class EnvCfg:
         return max(1, round(self.episode_length_s / self.ctrl_dt))
 
     def for_play(self) -> EnvCfg:
-        """The same environment without noise, randomization and pushes."""
+        """The same environment without noise, randomization, pushes and curriculum.
+
+        Parameters keep the values of the config: those from before a curriculum's first stage.
+        """
         groups = {
             name: dataclasses.replace(group, corrupt=False)
             for name, group in self.observations.items()
         }
+        commands = {name: command.for_play() for name, command in self.commands.items()}
         events = {name: event for name, event in self.events.items() if event.in_play}
-        return dataclasses.replace(self, observations=groups, events=events, play=True)
+        return dataclasses.replace(
+            self,
+            observations=groups,
+            commands=commands,
+            events=events,
+            curriculum={},
+            play=True,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

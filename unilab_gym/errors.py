@@ -18,6 +18,10 @@ class ConfigError(UnilabGymError, ValueError):
     """A configuration that cannot be built: unknown key, no match, value out of range."""
 
 
+class MotionError(ConfigError):
+    """A motion file that cannot be used: names the file, the key and what is wrong with it."""
+
+
 class BackendError(UnilabGymError, RuntimeError):
     """An engine failed in a way that no row-wise fault describes."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from unilab_gym.errors import ConfigError
+from unilab_gym.errors import ConfigError, near
 from unilab_gym.registration import Outcome
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def evaluate(
     Args:
         env: Made with `play=True` and as many environments as episodes; commands are sampled as
             in training unless held.
-        policy: Mean actions `[N, A]` of policy observations `[N, D]`.
+        policy: Mean actions `[N, A]` of observations `[N, D]`: of the policy group, or of the
+            groups that its attribute `obs_groups` names, side by side.
         episodes: How many environments count; None takes all.
         seed: Fixes starts and commands, whatever ran before.
         on_step: Called after the reset and after each step, for example to record frames.
@@ -118,7 +119,7 @@ def evaluate(
     faults_before = base.runtime.fault_totals()
     with torch.inference_mode():
         for _ in range(base.max_episode_steps):
-            base.step(policy(base.get_observations()["policy"]))
+            base.step(policy(policy_input(base, policy)))
             tally.add()
             if on_step is not None:
                 on_step(base)
@@ -132,6 +133,20 @@ def evaluate(
     return tally.report(faults, time.perf_counter() - started)
 
 
+def policy_input(env: UnilabVectorEnv, policy: Policy) -> Tensor:
+    """The observation `[N, D]` that a policy takes; see `evaluate`.
+
+    Raises:
+        ConfigError: If it asks for a group that the environment does not have.
+    """
+    names: tuple[str, ...] = getattr(policy, "obs_groups", ("policy",))
+    groups = env.get_observations()
+    for name in names:
+        if name not in groups:
+            raise ConfigError(f"the policy reads the observation group {near(name, groups)}")
+    return groups[names[0]] if len(names) == 1 else torch.cat([groups[n] for n in names], 1)
+
+
 class _Tally:
     """Sums over the live steps of the first episodes; steps after a row's end do not count."""
 
@@ -143,6 +158,8 @@ class _Tally:
         self.alive = rows < count
         self._reached = torch.zeros_like(self.alive)
         self._length = torch.zeros(env.num_envs, dtype=torch.int64, device=env.device)
+        self._good = torch.zeros_like(self._length)
+        """Live steps without a fault: those that metrics count."""
         self._returns = torch.zeros(env.num_envs, dtype=torch.float64, device=env.device)
         width = len(self._manager.names)
         self._sums = torch.zeros(width, dtype=torch.float64, device=env.device)
@@ -152,6 +169,7 @@ class _Tally:
         state = self._env.runtime.state
         alive = self.alive
         self._length += alive
+        self._good += alive & ~self._env.runtime.rt.faults.bad
         self._returns += torch.where(alive, state.reward, 0.0)
         values = torch.where(alive.unsqueeze(1), self._manager.step_values, 0.0)
         self._sums += values.sum(0)
@@ -160,7 +178,7 @@ class _Tally:
         self.alive = alive & ~(state.terminated | state.truncated)
 
     def report(self, faults: Mapping[str, int], seconds: float) -> EvalReport:
-        steps = int(self._length.sum())
+        steps, good = int(self._length.sum()), int(self._good.sum())
         metrics: dict[str, float] = {}
         events = torch.stack(self._events)  # [steps, N, M]
         kinds = self._manager.reductions
@@ -172,7 +190,7 @@ class _Tally:
                 metrics[f"{name}_p10"] = float(p10)
                 metrics[f"{name}_count"] = float(happened.numel())
             else:
-                divisor = self._count if kinds[name] == "sum" else max(1, steps)
+                divisor = self._count if kinds[name] == "sum" else max(1, good)
                 metrics[name] = float(self._sums[column]) / divisor
         survivors = int(self._reached.sum())
         mean_length, mean_return = steps / self._count, float(self._returns.sum()) / self._count

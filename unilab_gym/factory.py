@@ -10,7 +10,7 @@ import torch
 from unilab_gym.backends import refuse_idle, resolve_backend
 from unilab_gym.config import EnvCfg, apply_overrides
 from unilab_gym.errors import ConfigError
-from unilab_gym.registration import owner_config
+from unilab_gym.registration import load_task, owner_config
 from unilab_gym.vector_arguments import check_count
 from unilab_gym.vector_env import UnilabVectorEnv
 
@@ -66,5 +66,6 @@ def make_vector_env(task: str, num_envs: int = 1, **kwargs: Any) -> UnilabVector
     """
     backend, device = kwargs.pop("backend", "auto"), kwargs.pop("device", None)
     name, resolved = resolve_backend(backend, device)
-    cfg = owner_config(task, name).env
+    own = {key: kwargs.pop(key) for key in load_task(task).task_kwargs if key in kwargs}
+    cfg = owner_config(task, name, **own).env
     return make(cfg, num_envs, backend=name, device=resolved, **kwargs)

@@ -129,6 +129,8 @@ class ModelIndex:
     sim_dt: float
     field_widths: Mapping[str, int] = field(default_factory=dict[str, int])
     """Engine field -> columns per environment."""
+    source: str = ""
+    """The robot's MJCF file; empty where the tables were not built from one."""
 
     @property
     def joint_names(self) -> tuple[str, ...]:
@@ -176,14 +178,15 @@ class ModelIndex:
         Raises:
             ConfigError: If none does, or it is of another kind.
         """
-        for actuator in self.actuators:
-            if actuator.joint == joint:
-                if kind is not None and actuator.kind != kind:
-                    raise ConfigError(
-                        f"joint {joint!r} needs a {kind} actuator, it has the {actuator.kind} "
-                        f"actuator {actuator.name!r}: scene.actuators can replace it"
-                    )
+        found = [actuator for actuator in self.actuators if actuator.joint == joint]
+        for actuator in found:
+            if kind is None or actuator.kind == kind:
                 return actuator
+        if found:
+            raise ConfigError(
+                f"joint {joint!r} needs a {kind} actuator, it has the {found[0].kind} actuator "
+                f"{found[0].name!r}: scene.actuators can replace it"
+            )
         driven = (actuator.joint for actuator in self.actuators)
         raise ConfigError(f"no actuator drives joint {near(joint, driven)}")
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import importlib.metadata
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -51,11 +52,17 @@ class Task:
 
     id: str
     backends: tuple[str, ...]
-    owner: Callable[[str], OwnerCfg]
-    """Returns the configuration for a backend's name."""
+    owner: Callable[..., OwnerCfg]
+    """Returns the configuration for a backend's name; keyword-only arguments are the task's."""
     summary: str = ""
     outcome: Outcome = field(default_factory=Outcome)
     """The bar for a trained policy."""
+
+    @property
+    def task_kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of `make_vec` that are this task's own, with their defaults."""
+        parameters = inspect.signature(self.owner).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 @dataclass(frozen=True)
@@ -77,6 +84,8 @@ _MODULES = {
     "UniLab/CartPole-v0": "unilab_gym.tasks.cartpole",
     "UniLab/Go2JoystickFlat-v0": "unilab_gym.tasks.go2_joystick_flat",
     "UniLab/G1WalkFlat-v0": "unilab_gym.tasks.g1_walk_flat",
+    "UniLab/G1MotionTracking-v0": "unilab_gym.tasks.g1_motion_tracking",
+    "UniLab/G1MotionTrackingNoState-v0": "unilab_gym.tasks.g1_motion_tracking_no_state",
 }
 """Our own ids and the modules that hold their `TASK`."""
 
@@ -129,20 +138,28 @@ def load_task(task_id: str) -> Task:
     raise ConfigError(f"task {near(task_id, task_ids())}")
 
 
-def owner_config(task_id: str, backend: str) -> OwnerCfg:
+def owner_config(task_id: str, backend: str, **task_kwargs: Any) -> OwnerCfg:
     """The configuration of a task for a backend; `training.sim_backend` names it.
 
+    Args:
+        task_id: A registered id.
+        backend: "mujoco" or "mjwarp".
+        **task_kwargs: The task's own arguments, see `Task.task_kwargs`.
+
     Raises:
-        ConfigError: If the id is unknown, the task does not run on that backend, or its owner
-            returns something else than its configuration.
+        ConfigError: If the id or an argument is unknown, the task does not run on that backend,
+            or its owner returns something else than its configuration.
         PluginError: An ImportError: if the task is another package's and does not load.
     """
     from unilab_gym.config import OwnerCfg
 
     task = load_task(task_id)
+    for name in task_kwargs:
+        if name not in task.task_kwargs:
+            raise ConfigError(f"task {task.id!r} has no argument {near(name, task.task_kwargs)}")
     if backend not in task.backends:
         raise ConfigError(f"task {task.id!r} has no backend {near(backend, task.backends)}")
-    cfg = cast("Any", task.owner(backend))
+    cfg = cast("Any", task.owner(backend, **task_kwargs))
     if not isinstance(cfg, OwnerCfg):
         raise ConfigError(f"task {task.id!r}: its owner must return an OwnerCfg, got {cfg!r}")
     if cfg.task != task.id:

@@ -6,6 +6,7 @@ compiles one `MjModel` that both engines load.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -112,7 +113,7 @@ def build_scene(scene: SceneCfg, sim: SimCfg, sim_dt: float, *, visuals: bool = 
     except (ValueError, mujoco.FatalError) as error:
         raise ConfigError(f"{path} does not compile: {error}") from error
     index = with_default_pose(index_model(model, scene.keyframe), scene)
-    return Scene(model=model, index=index)
+    return Scene(model=model, index=dataclasses.replace(index, source=str(path)))
 
 
 def _add_ground(spec: Any, scene: SceneCfg) -> None:
@@ -337,6 +338,14 @@ def _sensor(model: mujoco.MjModel, i: int) -> SensorInfo:
         name=name,
         adr=int(model.sensor_adr[i]),
         dim=int(model.sensor_dim[i]),
-        stage=Stage(int(model.sensor_needstage[i])),
+        stage=_sensor_stage(model, i),
         kind=mujoco.mjtSensor(int(model.sensor_type[i])).name.removeprefix("mjSENS_").lower(),
     )
+
+
+def _sensor_stage(model: mujoco.MjModel, i: int) -> Stage:
+    # A contact sensor that only counts needs no forces, but mujoco_warp 4.0 evaluates every
+    # contact sensor together with the forces, in a step alone.
+    if int(model.sensor_type[i]) == int(mujoco.mjtSensor.mjSENS_CONTACT):
+        return Stage.ACC
+    return Stage(int(model.sensor_needstage[i]))

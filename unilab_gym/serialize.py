@@ -150,14 +150,24 @@ def _decode_union(hint: Any, value: Any, path: str) -> Any:
     if value is None and types.NoneType in options:
         return None
     problems: list[str] = []
-    for option in options:
-        if option is types.NoneType:
-            continue
+    for option in _best_first(options, value):
         try:
             return _decode(option, value, path)
         except ConfigError as error:
             problems.append(str(error))
     raise ConfigError(problems[0])
+
+
+def _best_first(options: tuple[Any, ...], value: Any) -> list[Any]:
+    """The options of a union, those first whose error would help: as a mapping, a config class."""
+
+    def fit(option: Any) -> int:
+        if not (isinstance(value, Mapping) and dataclasses.is_dataclass(option)):
+            return 0
+        names = {item.name for item in dataclasses.fields(option)}
+        return 1 + len(names & cast("Mapping[str, Any]", value).keys())
+
+    return sorted((item for item in options if item is not types.NoneType), key=fit, reverse=True)
 
 
 def _decode_tuple(hint: Any, value: Any, path: str) -> Any:

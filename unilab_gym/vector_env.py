@@ -38,7 +38,7 @@ from torch import Tensor
 from unilab_gym.backends import create_backend
 from unilab_gym.backends.base import BackendSpec
 from unilab_gym.config import EnvCfg
-from unilab_gym.errors import ConfigError, UnsupportedCapabilityError
+from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.env import FaultPolicy, ManagerBasedRlEnv, quiet_torch
 from unilab_gym.scene import build_scene
 from unilab_gym.vector_arguments import (
@@ -54,7 +54,7 @@ from unilab_gym.vector_arguments import (
 from unilab_gym.vector_info import step_info
 from unilab_gym.vector_modes import EndedRows, to_mode
 
-_RESET_OPTIONS = ("reset_mask",)
+_RESET_OPTIONS = ("reset_mask", "state")
 """Keys of `reset(options=...)`."""
 _PER_ROW = ("episode_length_buf",)
 """Attributes of which each environment has its own value."""
@@ -80,7 +80,8 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             `reset(seed=...)`. None takes the environment variable RANK, else 0.
         copy: Whether returned tensors are copies; see the module docstring.
         clip_actions: False switches the clamp to the action box off; the contract says so.
-        on_fault: "quarantine" ends a faulty row's episode, "raise" raises naming the rows.
+        on_fault: "quarantine" ends a faulty row's episode, "raise" raises naming the rows: at
+            once on the CPU; on CUDA, where nothing is waited for, in the next step or so.
         deterministic: Bitwise repeatable physics where the engine can give it.
         log_in_info: Whether `info["log"]` holds the episode log, 0-d tensors.
         validate: Checks that read the device: that no ended row is stepped (mode DISABLED), that
@@ -141,11 +142,6 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             render_mode=render_mode,
         )
         device = torch.device(device)
-        if on_fault == "raise" and device.type == "cuda":
-            raise UnsupportedCapabilityError(
-                "on_fault='raise' reads the fault word on the host in every step; on cuda use "
-                "'quarantine'"
-            )
         self.autoreset_mode = to_mode(autoreset_mode)
         if not clip_actions:
             cfg = dataclasses.replace(cfg, clip_actions=False)
@@ -204,8 +200,8 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         )
 
     def _set_spaces(self) -> None:
-        widths = self.runtime.rt.observations.widths
-        boxes = {name: _box(width) for name, width in widths.items()}
+        shapes = self.runtime.rt.observations.shapes
+        boxes = {name: _box(shape) for name, shape in shapes.items()}
         if self._single_group:
             self.single_observation_space = boxes["policy"]
         else:
@@ -214,7 +210,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         bounds = [spec.box for spec in self.runtime.rt.actions.specs.values() for _ in spec.joints]
         high = np.array(bounds, dtype=np.float32)
         self.single_action_space = gymnasium.spaces.Box(-high, high, dtype=np.float32)
-        self._privileged = "critic" if "critic" in widths else "policy"
+        self._privileged = "critic" if "critic" in shapes else "policy"
         self.state_space = boxes[self._privileged]
 
     @functools.cached_property
@@ -270,13 +266,16 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             seed: An integer s gives environment i the stream of s + i; a list gives each its
                 own (None entries continue theirs); None continues every stream.
             options: `{"reset_mask": [N] bool tensor or ndarray}` restarts those rows only and
-                returns the whole batch; all-false restarts nobody.
+                returns the whole batch; all-false restarts nobody. `{"state": saved}` starts
+                them from what `get_state` saved: a whole state goes on where it was, a
+                physics-only one begins new episodes there.
 
         Returns:
             Observations and info (`{}`, or `{"log": ...}` with `log_in_info`).
 
         Raises:
-            ConfigError: On an unknown option, a mask of the wrong shape, a bad seed.
+            ConfigError: On an unknown option, a mask of the wrong shape, a bad seed, a state that
+                does not fit (named).
             TypeError: On a mask that is not bool.
             ResetNeeded: On a masked reset before the first full one.
         """
@@ -286,7 +285,11 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         mask = self._bool_rows("reset_mask", given["reset_mask"]) if masked else None
         if mask is not None and not self._has_reset:
             raise ResetNeeded("reset_mask needs a full reset() first")
-        state = runtime.reset(keys=reset_keys(seed, self.num_envs, self.rank), mask=mask)
+        keys = reset_keys(seed, self.num_envs, self.rank)
+        if "state" in given:
+            state = runtime.set_state(given["state"], mask, keys=keys)
+        else:
+            state = runtime.reset(keys=keys, mask=mask)
         self._has_reset = True
         with quiet_torch(self.device.type == "cpu"):
             obs = self._owned(self._chosen(state.obs))
@@ -391,6 +394,43 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         """Every observation group of the last boundary, from the cache: nothing is recomputed."""
         with quiet_torch(self.device.type == "cpu"):
             return self._out(self._owned(dict(self.runtime.rt.observations.buffers)))
+
+    def get_state(self, mask: Any = None, *, physics_only: bool = False) -> dict[str, Tensor]:
+        """Copies of all that later steps of the chosen rows depend on; see `docs/state.md`.
+
+        Args:
+            mask: `[N]` bool; the copies hold these rows only, in order. None takes all.
+            physics_only: The simulation alone: engine rows, accelerations, model fields.
+        """
+        rows = None if mask is None else self._bool_rows("mask", mask)
+        return self.runtime.get_state(rows, physics_only=physics_only)
+
+    def set_state(self, state: Mapping[str, Tensor], mask: Any = None, *, seed: Any = None) -> Any:
+        """Puts saved rows back, of either backend; other rows keep their bits.
+
+        The same as `reset(seed=seed, options={"state": state, "reset_mask": mask})`.
+
+        Returns:
+            The observations.
+
+        Raises:
+            ConfigError: On an unknown, missing or mis-shaped entry, named; nothing is written.
+        """
+        rows = {} if mask is None else {"reset_mask": mask}
+        return self.reset(seed=seed, options={"state": state, **rows})[0]
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Copies of the whole environment, curricula and totals included, to resume a training."""
+        return self.runtime.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Goes on where `state_dict` was taken; no reset is needed.
+
+        Raises:
+            ConfigError: On an unknown, missing or mis-shaped entry, named; nothing is written.
+        """
+        self.runtime.load_state_dict(state)
+        self._has_reset = True
 
     def hold_command(self, name: str, value: Any, mask: Any = None) -> None:
         """Pins a command (all rows, or where `mask` is true) until `release_command`."""
@@ -522,8 +562,8 @@ def _to_host(value: Any) -> Any:
     return _map(value, lambda tensor: arrays[id(tensor)])
 
 
-def _box(width: int) -> gymnasium.spaces.Box:
-    return gymnasium.spaces.Box(-np.inf, np.inf, (width,), np.float32)
+def _box(shape: tuple[int, ...]) -> gymnasium.spaces.Box:
+    return gymnasium.spaces.Box(-np.inf, np.inf, shape, np.float32)
 
 
 __all__ = ["UnilabVectorEnv"]

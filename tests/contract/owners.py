@@ -166,7 +166,7 @@ def config() -> dict:
                 "policy": {
                     "corrupt": True,
                     "terms": {
-                        "gyro": {**term_a, "noise": noise, "history": 0, "delay": 0},
+                        "gyro": {**term_a, "noise": noise, "bias": None, "history": 0, "delay": 0},
                         "joint_pos": {**term_b, "noise": noise, "history": 0, "delay": 0},
                     },
                     "layout": "term_major",
@@ -174,7 +174,11 @@ def config() -> dict:
                 "critic": {"corrupt": False, "terms": {"gyro": {**term_a, "noise": None}}},
             },
             "actions": {
-                "legs": {"func": "pkg:Joint", "params": {"scale": 0.25, "joints": ["a", "b"]}},
+                "legs": {
+                    "func": "pkg:Joint",
+                    "params": {"scale": 0.25, "joints": ["a", "b"]},
+                    "delay": 0,
+                },
                 "arms": {"func": "pkg:Joint", "params": {"scale": 0.5, "joints": ["c"]}},
             },
             "rewards": {

@@ -77,7 +77,7 @@ def test_observation_terms_have_columns_scale_and_clip(contract):
     assert (policy["width"], policy["layout"]) == (8, "term-major, oldest first")
     gyro, joint_pos, command = policy["terms"]
     assert gyro["scale"] == [0.25, 0.25, 0.25]
-    assert gyro["noise"] == {"low": -0.1, "high": 0.1}
+    assert gyro["noise"] == {"kind": "uniform", "low": -0.1, "high": 0.1}
     assert joint_pos["clip"] == [-5.0, None]
     assert joint_pos["params"] == {"gain": 1.0}, "defaults are filled in"
     assert command["params"] == {"command": "velocity"}

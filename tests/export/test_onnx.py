@@ -313,7 +313,7 @@ def test_metadata_follows_the_columns_of_the_action(contract):
     actions["joints"] = joints["names"][::-1]
     actions["box"] = [None, *actions["box"][1:]]
     (first, second, *_) = contract["observations"]["policy"]["terms"]
-    first.update(scale=[0.1, 0.2, 0.3], clip=[-5.0, None], history=4)
+    first.update(scale=[0.1, 0.2, 0.3], clip=[-5.0, None], history=5)
     second.update(scale=[2.0, 2.0, 2.0])
     metadata = csv_metadata(contract)
     for key, name in (
@@ -355,7 +355,7 @@ def _perturbed(convert):
 
 
 def test_a_wrong_export_leaves_no_file(contract, tmp_path, monkeypatch):
-    monkeypatch.setattr(onnx_export, "_convert", _perturbed(onnx_export._convert))
+    monkeypatch.setattr(onnx_export, "convert", _perturbed(onnx_export.convert))
     path = tmp_path / "new" / "policy.onnx"
     with pytest.raises(ExportMismatchError, match=r"torch .*, onnxruntime .*Nothing was written"):
         export_policy(make_actor(), contract, path, observations=recorded())

@@ -1,19 +1,20 @@
-"""The replay that knows nothing but the ONNX file and plain MuJoCo follows the environment."""
+"""The replay that knows nothing but the ONNX file and plain MuJoCo follows every environment."""
 
 import contextlib
 import copy
 import importlib.util
 import io
+import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import gymnasium
 import mujoco
 import numpy as np
+import onnx
 import pytest
 import torch
-from helpers.actors import TASK, A, D, make_actor
+from helpers.actors import TASK, D, make_actor
 
 import unilab_gym
 from unilab_gym.contract import resolve
@@ -21,6 +22,7 @@ from unilab_gym.export import export_policy, load_policy
 from unilab_gym.registration import owner_config
 
 EXAMPLE = Path(unilab_gym.__file__).parents[1] / "examples" / "replay_onnx_only.py"
+COMMAND = np.array([0.5, -0.1, 0.3])
 
 
 @pytest.fixture(scope="module")
@@ -36,21 +38,39 @@ def example():
     return module
 
 
-@pytest.fixture(scope="module")
-def env():
-    env = gymnasium.make_vec(TASK, num_envs=1, backend="mujoco", play=True)
-    env.unwrapped.hold_command("twist", [0.5, -0.1, 0.3])
-    yield env
-    env.close()
+class Walker:
+    """A small random actor on one environment of a task, exported from that environment."""
+
+    def __init__(self, task, folder):
+        self.env = gymnasium.make_vec(task, num_envs=1, backend="mujoco", play=True)
+        self.runtime = self.env.unwrapped.runtime
+        for name, term in self.runtime.commands.terms.items():
+            if term.value.shape[1] == len(COMMAND):
+                self.env.unwrapped.hold_command(name, list(COMMAND))
+        width = self.env.single_observation_space.shape[0]
+        actions = self.env.single_action_space.shape[0]
+        self.actor = make_actor(seed=3, gain=3.0, width=width, actions=actions)
+        self.path = folder / "policy.onnx"
+        export_policy(self.actor, self.env, self.path)
 
 
 @pytest.fixture(scope="module")
-def walker(env, tmp_path_factory):
-    """A small random actor, exported from the live environment."""
-    path = tmp_path_factory.mktemp("walker") / "policy.onnx"
-    actor = make_actor(seed=3, gain=3.0)
-    export_policy(actor, env, path)
-    return SimpleNamespace(actor=actor, path=path)
+def walkers(tmp_path_factory):
+    made = {}
+
+    def get(task):
+        if task not in made:
+            made[task] = Walker(task, tmp_path_factory.mktemp("walker"))
+        return made[task]
+
+    yield get
+    for walker in made.values():
+        walker.env.close()
+
+
+@pytest.fixture(scope="module")
+def walker(walkers):
+    return walkers(TASK)
 
 
 def test_a_live_environment_gives_its_contract(walker, contract):
@@ -63,56 +83,149 @@ def test_a_live_environment_gives_its_contract(walker, contract):
     assert given == wanted
 
 
-def _phase(obs):
-    """The clock's phase, in periods, from the sine and cosine of the first pair of legs."""
-    return float(torch.atan2(obs[0, 45], obs[0, 46])) / (2 * np.pi)
+def phase_of(runtime):
+    """The clock's phase, in periods, from the sine and cosine that it shows first."""
+    for term in runtime.commands.terms.values():
+        if term.component_names[:1] and term.component_names[0].startswith("sin_"):
+            sine, cosine = term.value[0, :2].tolist()
+            return float(np.arctan2(sine, cosine)) / (2 * np.pi)
+    return 0.0
 
 
-def test_a_replay_from_the_file_alone_gives_the_environments_targets(env, walker, example):
+@pytest.mark.parametrize("task", unilab_gym.task_ids())
+def test_a_stranger_with_the_file_alone_gives_the_environments_targets(walkers, example, task):
+    walker = walkers(task)
+    env, runtime = walker.env, walker.runtime
     session, contract = example.load_policy(walker.path)
-    engine = env.unwrapped.runtime
-    data = mujoco.MjData(engine.backend.model)
+    if any(
+        ":motion" in term["func"] or ".motion" in term["func"]
+        for term in contract["observations"]["policy"]["terms"]
+    ):
+        pytest.skip("its observation is made from a reference motion, not from the robot alone")
+    data = mujoco.MjData(runtime.backend.model)
+    observe = example.Observer(contract)
     obs, _ = env.reset(seed=5)
-    action, phase, step, ended, worst = np.zeros(A), _phase(obs), 0, 0, 0.0
-    command = np.array([0.5, -0.1, 0.3])
-    for _ in range(200):
-        data.qpos[:], data.qvel[:] = engine.backend.render_state(0)
-        commands = {"twist": command, "gait": example.trot_gait(contract, command, phase, step)}
-        built = example.observation(contract, data, action, commands)
-        np.testing.assert_allclose(built, obs[0].numpy(), atol=2e-5)
-        raw = session.run(["actions"], {"obs": built[None]})[0][0]
+    count = len(contract["actions"]["scale"])
+    action, phase, step, ended, worst = np.zeros(count), phase_of(runtime), 0, 0, 0.0
+    clipped = False
+    for number in range(200):
+        data.qpos[:], data.qvel[:] = runtime.backend.render_state(0)
+        mujoco.mj_forward(runtime.backend.model, data)
+        commands = example.command_values(contract, COMMAND, phase, step)
+        built = observe(data, action, commands)
+        np.testing.assert_allclose(built, obs[0].numpy(), atol=1e-4)
+        huge = 100.0 if number % 40 == 39 else 1.0  # now and then far beyond the box
+        raw = session.run(["actions"], {"obs": huge * built[None]})[0][0]
         action, targets = example.joint_targets(contract, raw)
+        clipped |= bool((np.abs(raw) > np.abs(action)).any())
         with torch.no_grad():
-            obs, _, terminated, truncated, _ = env.step(walker.actor(obs))
-        worst = max(worst, float(np.abs(targets - engine.rt.actions.ctrl[0].numpy()).max()))
+            obs, _, terminated, truncated, _ = env.step(
+                walker.actor(huge * torch.from_numpy(built[None]))
+            )
+        worst = max(worst, float(np.abs(targets - runtime.rt.actions.ctrl[0].numpy()).max()))
         step += 1
         if bool(terminated | truncated):
-            action, phase, step, ended = np.zeros(A), _phase(obs), 0, ended + 1
+            action, phase, step, ended = np.zeros(count), phase_of(runtime), 0, ended + 1
+            observe.reset()
     assert worst <= 1e-4
+    assert clipped
     assert ended > 0  # the comparison went across resets
 
 
-def test_targets_are_clipped_like_the_environments(env, walker, example):
+def test_targets_are_clipped_like_the_environments(walker, example):
     session, contract = example.load_policy(walker.path)
-    env.reset(seed=6)
+    walker.env.reset(seed=6)
     huge = 1e3 * torch.randn(1, D, generator=torch.Generator().manual_seed(4))
     raw = session.run(["actions"], {"obs": huge.numpy()})[0][0]
     assert np.abs(raw).max() > 4.0
     _, targets = example.joint_targets(contract, raw)
-    env.step(torch.from_numpy(raw[None]))
-    engine = env.unwrapped.runtime
-    np.testing.assert_allclose(targets, engine.rt.actions.ctrl[0].numpy(), atol=1e-4)
+    walker.env.step(torch.from_numpy(raw[None]))
+    np.testing.assert_allclose(targets, walker.runtime.rt.actions.ctrl[0].numpy(), atol=1e-4)
 
 
-def test_the_example_runs(walker, contract, example, tmp_path, monkeypatch):
-    path = tmp_path / "policy.onnx"
-    export_policy(walker.actor, contract, path)
+def test_history_is_term_major_and_oldest_first(contract, example):
+    changed = copy.deepcopy(contract)
+    terms = changed["observations"]["policy"]["terms"][:2]
+    for term in terms:
+        term["history"] = 2
+    changed["observations"]["policy"]["terms"] = terms
+    _, data = example.load_robot(example.find_robot(contract), contract)
+    observe = example.Observer(changed)
+    for speed in (1.0, 2.0, 3.0):
+        data.qvel[3:6] = speed
+        built = observe(data, None, {})
+    gravity = [0.0, 0.0, -1.0]
+    assert built.tolist() == [1.0] * 3 + [2.0] * 3 + [3.0] * 3 + gravity * 3
+    observe.reset()
+    assert observe(data, None, {})[:9].tolist() == [3.0] * 9  # the first frame fills the past
+
+
+@pytest.mark.parametrize("task", ["UniLab/CartPole-v0", TASK])
+def test_the_example_runs(walkers, example, task, monkeypatch):
     out = io.StringIO()
+    path = walkers(task).path
     monkeypatch.setattr(
         sys, "argv", ["replay", str(path), "--seconds", "1", "--command", "0.5", "0", "0"]
     )
     with contextlib.redirect_stdout(out):
-        example.main()
+        assert example.main() == 0
     lines = out.getvalue().splitlines()
-    assert [line.split()[0] for line in lines] == ["walked", "vx", "vy", "wz"]
-    assert "command +0.50" in lines[1]
+    if task == TASK:
+        assert [line.split()[0] for line in lines] == ["walked", "vx", "vy", "wz"]
+        assert "command +0.50" in lines[1]
+    else:
+        assert lines[0].startswith("joints in the end")
+
+
+def _edited(source, target, change):
+    model = onnx.load(str(source))
+    change(model)
+    onnx.save(model, str(target))
+    return target
+
+
+def _metadata(model, value):
+    entry = next(item for item in model.metadata_props if item.key == "unilab_gym")
+    entry.value = value
+
+
+BAD = {
+    "there is no file": lambda source, path: path,
+    "not an ONNX file": lambda source, path: path.write_bytes(b"\x00garbage") and path,
+    "no metadata key": lambda source, path: _edited(
+        source, path, lambda model: model.ClearField("metadata_props")
+    ),
+    "not JSON": lambda source, path: _edited(source, path, lambda m: _metadata(m, "{cut")),
+    "schema 'other/9'": lambda source, path: _edited(
+        source, path, lambda m: _metadata(m, '{"schema": "other/9"}')
+    ),
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_a_bad_file_is_one_clear_line(walker, example, tmp_path, capsys, monkeypatch, words):
+    path = BAD[words](walker.path, tmp_path / "bad.onnx")
+    monkeypatch.setattr(sys, "argv", ["replay", str(path)])
+    assert example.main() == 1
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and words in said
+
+
+def test_another_robot_is_refused(walker, example, tmp_path, capsys, monkeypatch):
+    robot = tmp_path / "robot.xml"
+    robot.write_text("<mujoco><worldbody><body><joint name='a'/><geom size='1'/></body>"
+                     "</worldbody></mujoco>")  # fmt: skip
+    monkeypatch.setattr(sys, "argv", ["replay", str(walker.path), "--robot", str(robot)])
+    assert example.main() == 1
+    assert "is not the policy's robot" in capsys.readouterr().err
+
+
+def test_the_example_knows_nothing_of_ours():
+    code = (
+        f"import runpy, sys; sys.argv = ['x', '--help']\n"
+        f"try: runpy.run_path({str(EXAMPLE)!r}, run_name='__main__')\n"
+        "except SystemExit: pass\n"
+        "print([n for n in sys.modules if n.split('.')[0] in ('unilab_gym', 'torch')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1] == "[]", done.stderr

@@ -57,7 +57,7 @@ def check_column_i_moves_joint_i(env):
 
     On the ground an ankle that cannot turn the foot bends the knee instead.
     """
-    same_start(env, lift=0.5)
+    same_start(env, lift=0.2)
     before = env.runtime.backend.views().qpos[0, 7:].clone()
     action = torch.cat((torch.zeros(1, 29), torch.eye(29)))
     for _ in range(2):

@@ -7,16 +7,19 @@ from helpers.probe import context, tiny_index
 from unilab_gym.config import ObservationTermCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.mdp import observations
+from unilab_gym.runtime.dynamics_reads import JointTorque
 from unilab_gym.runtime.reads import (
     Action,
     Command,
     GeomContact,
     GeomHeight,
+    JointAcc,
     JointPosRel,
     JointVel,
     ProjectedGravity,
     RootAngVelB,
     RootLinVelB,
+    RootPos,
 )
 from unilab_gym.runtime.term import bind_term, term_spec, term_width
 
@@ -31,6 +34,8 @@ INDEX = tiny_index(floating=True)
         (observations.projected_gravity, {}, ProjectedGravity(), 3),
         (observations.joint_pos_rel, {"joints": (".*",)}, JointPosRel(), 3),
         (observations.joint_vel, {"joints": ("hip", "toe")}, JointVel(("hip", "toe")), 2),
+        (observations.joint_acc, {"joints": (".*",)}, JointAcc(), 3),
+        (observations.joint_torque, {"joints": ("knee",)}, JointTorque(("knee",)), 1),
         (observations.last_action, {}, Action(0), 3),
         (observations.last_action, {"width": 2}, Action(0), 2),
         (observations.command, {"command": "c", "width": 4}, Command("c"), 4),
@@ -42,6 +47,12 @@ def test_a_term_hands_over_its_one_read(func, params, read, width):
     assert func({read: value}, **params) is value
     assert term_spec(func).reads({"joints": (".*",), "width": None, **params}) == (read,)
     assert term_width(func, params, INDEX) == width
+
+
+def test_height_is_the_third_coordinate():
+    frame = {RootPos(): torch.tensor([[1.0, 2.0, 0.3], [4.0, 5.0, 0.6]])}
+    assert observations.base_height(frame).flatten().tolist() == pytest.approx([0.3, 0.6])
+    assert term_width(observations.base_height, {}, INDEX) == 1
 
 
 def test_contact_flags_become_numbers():

@@ -285,7 +285,7 @@ def test_an_encoder_bias_is_seen_and_felt(tmp_path):
         "dry": event("joint_friction", scale=None, abs=(0.0, 0.0)),
     }
     env = make_crate(tmp_path, events, num_envs=12, observations_=terms)
-    bias = env.runtime.rt.events._model_reset.events[0].bias
+    bias = env.runtime.rt.events.models._reset.events[0].bias
     for _ in range(2):
         for _ in range(150):
             obs, *_ = env.step(torch.zeros(12, 1))

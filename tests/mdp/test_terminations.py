@@ -9,7 +9,7 @@ from helpers.probe import context
 from unilab_gym.config import TerminationTermCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.mdp import terminations
-from unilab_gym.runtime.reads import EpisodeStep, GeomContact, ProjectedGravity
+from unilab_gym.runtime.reads import EpisodeStep, GeomContact, ProjectedGravity, Sensors
 from unilab_gym.runtime.term import bind_term
 
 
@@ -35,6 +35,17 @@ def test_contact_of_any_geom():
     frame = {GeomContact(("a", "b"), 0.01): contact}
     flags = terminations.geom_contact(frame, geoms=("a", "b"), margin=0.01)
     assert flags.tolist() == [False, True, True]
+
+
+def test_a_force_above_the_limit():
+    force = torch.tensor([[[3.0, 4.0, 0.0], [0.0] * 3], [[0.0] * 3, [3.0, 4.0, 0.1]]])
+    frame = {Sensors(("u", "v")): force}
+    assert terminations.illegal_contact(frame, sensors=("u", "v"), limit=5.0).tolist() == [
+        False,
+        True,
+    ]
+    touch = {Sensors(("u",)): torch.tensor([[[4.0]], [[6.0]]])}
+    assert terminations.illegal_contact(touch, sensors=("u",), limit=5.0).tolist() == [False, True]
 
 
 def test_the_limit_is_reached_not_passed():

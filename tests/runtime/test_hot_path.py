@@ -1,11 +1,15 @@
 """What a step of the Manager runtime dispatches: nothing that stalls a GPU, and not much."""
 
+import dataclasses
+
 import pytest
 import torch
-from helpers.probe import build, random_actions, walker_cfg
+from helpers.memory import memory_cfg
+from helpers.probe import build, random_actions
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import unilab_gym
+from unilab_gym.config import GaussianNoiseCfg, UniformNoiseCfg
 from unilab_gym.tasks.go2_joystick_flat import env_cfg
 
 BUDGET = 240
@@ -97,6 +101,43 @@ def test_a_step_of_go2_stalls_nothing_and_keeps_the_budget(go2, watched):
     assert len(operations.names) <= BUDGET
 
 
+def go2_with_memory(**changes):
+    """Go2 whose policy terms all have noise, a bias, a drawn latency and a history of five."""
+    cfg = env_cfg()
+    policy = cfg.observations["policy"]
+    terms = {
+        name: dataclasses.replace(term, **{"noise": UniformNoiseCfg(low=-0.1, high=0.1), **changes})
+        for name, term in policy.terms.items()
+    }
+    groups = {**cfg.observations, "policy": dataclasses.replace(policy, terms=terms)}
+    cfg = dataclasses.replace(cfg, observations=groups)
+    return unilab_gym.make(cfg, 3, backend="mujoco", overrides={"sim.num_threads": 1})
+
+
+@pytest.mark.parametrize(
+    ("changes", "extra"),
+    [
+        ({"history": 5, "delay": (0, 3)}, 25),
+        ({"history": 5}, 4),
+        ({"delay": 2}, 7),
+        ({"noise": GaussianNoiseCfg(std=0.1), "history": 5, "delay": (0, 3)}, 25),
+    ],
+    ids=str,
+)
+def test_memory_costs_few_operations_and_only_where_it_is_asked_for(go2, watched, changes, extra):
+    action = random_actions(go2.runtime, 1)[0]
+    bare = len(dispatched(lambda: go2.step(action)).names)
+    env = go2_with_memory(**changes)
+    env.reset(seed=0)
+    env.step(action)
+    watched.clear()
+    operations = dispatched(lambda: env.step(action))
+    assert operations.stalls == []
+    assert watched == []
+    assert 0 < len(operations.names) - bare <= extra
+    env.close()
+
+
 def test_operations_do_not_depend_on_what_happens(go2):
     """A reset of nobody, somebody or everybody is the same list of operations."""
     runtime = go2.runtime
@@ -110,7 +151,7 @@ def test_operations_do_not_depend_on_what_happens(go2):
 
 
 def test_a_masked_reset_stalls_nothing(tmp_path, watched):
-    env = build(walker_cfg(tmp_path), 4)
+    env = build(memory_cfg(tmp_path), 4)
     env.reset()
     mask = torch.tensor([True, False, False, True])
     watched.clear()

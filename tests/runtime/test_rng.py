@@ -1,10 +1,11 @@
 """Counter-based draws: known values, independence, bounds, masks."""
 
 import math
+from statistics import NormalDist
 
 import pytest
 import torch
-from helpers.probe import CPU
+from helpers.probe import CPU, context, ready
 
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.carriers import StateRegistry
@@ -254,3 +255,116 @@ def test_errors_name_the_stream():
     rng.build()
     with pytest.raises(ConfigError, match=r"'late': registered after the environment was built"):
         rng.uniform("late", 1, "step")
+
+
+# --- normals, integers, flags ---------------------------------------------------------------------
+
+
+def test_a_normal_worked_by_hand():
+    rng = ManagerRng(2, CPU)
+    read = rng.normal("n", 3, "step", (1.0, 2.0, 3.0), (0.5, 1.0, 2.0))
+    rng.build()
+    rng.set_keys(seed_keys(5, 2))
+    rng.draw()
+    for env in range(2):
+        inner = mix64(mix64(5 + env))  # counter 0
+        expected = []
+        for word in range(2):
+            bits = mix64(inner + unsigned(column_key("n", word)))
+            halves = (bits & 0xFFFFFFFF, bits >> 32)
+            expected += [NormalDist().inv_cdf(uniform(half)) for half in halves]
+        wanted = [1.0 + 0.5 * expected[0], 2.0 + expected[1], 3.0 + 2.0 * expected[2]]
+        assert read()[env].tolist() == pytest.approx(wanted, abs=2e-5)
+
+
+def test_normals_of_every_phase_beside_uniforms():
+    """They lie in one run of columns; each keeps its own bounds, mean and counter."""
+    rng = ManagerRng(20000, CPU)
+    reads = {
+        "u": rng.uniform("u", 3, "step", 5.0, 6.0),
+        "n": rng.normal("n", 1, "step", 10.0, 2.0),
+        "r": rng.normal("r", 2, "reset", -3.0, 0.1),
+        "v": rng.uniform("v", 1, "reset", -1.0, 0.0),
+        "s": rng.normal("s", 1, "startup"),
+    }
+    rng.build()
+    rng.set_keys(seed_keys(1, 20000))
+    rng.start_episode(torch.ones(20000, dtype=torch.bool))
+    rng.draw()
+    rng.draw_startup()
+    assert reads["u"]().min() >= 5.0 and reads["u"]().max() < 6.0
+    assert reads["v"]().min() >= -1.0 and reads["v"]().max() <= 0.0
+    for name, mean, deviation in (("n", 10.0, 2.0), ("r", -3.0, 0.1), ("s", 0.0, 1.0)):
+        z = ((reads[name]() - mean) / deviation).double()
+        assert z.mean().abs() < 0.03 and (z.std() - 1.0).abs() < 0.03
+        assert (z.abs() < 1.0).double().mean() == pytest.approx(0.6827, abs=0.015)
+        assert z.abs().max() < 5.5 and z.isfinite().all()
+    pair = torch.corrcoef(reads["r"]().T)
+    assert pair[0, 1].abs() < 0.03
+    reset, step = reads["r"]().clone(), reads["n"]().clone()
+    rng.advance()
+    rng.draw()
+    assert torch.equal(reads["r"](), reset) and not torch.equal(reads["n"](), step)
+
+
+def test_normals_move_no_other_stream_and_do_not_depend_on_num_envs():
+    alone, read = make_rng(3, (("a", 3, "step"),), seed=2)
+    mixed = ManagerRng(7, CPU)
+    mixed.normal("n", 5, "step")
+    normal = mixed.normal("m", 2, "reset")
+    also = mixed.uniform("a", 3, "step")
+    mixed.build()
+    mixed.set_keys(seed_keys(2, 7))
+    mixed.start_episode(torch.ones(7, dtype=torch.bool))
+    few = ManagerRng(2, CPU)
+    same = few.normal("m", 2, "reset")
+    few.build()
+    few.set_keys(seed_keys(2, 2))
+    few.start_episode(torch.ones(2, dtype=torch.bool))
+    for rng in (alone, mixed, few):
+        rng.draw()
+    assert torch.equal(also()[:3], read["a", "step"]())
+    assert torch.equal(normal()[:2], same())
+
+
+def test_extreme_uniforms_give_finite_normals():
+    rng = ManagerRng(1, CPU)
+    read = rng.normal("n", 2, "step")
+    rng.build()
+    block = rng._block
+    ends = torch.tensor([-(2**23), 2**23 - 1]) * block._scale + block._middle
+    block.values.copy_(ends)
+    block._normals.draw()
+    assert 5.0 < read()[0, 1] < 5.5
+    assert -5.5 < read()[0, 0] < -5.0
+
+
+def test_integers_and_flags():
+    ctx = context(num_envs=30000)
+    dice = ctx.integers(2, "step", 1, 7, key="dice")
+    coin = ctx.bernoulli(1, "step", 0.25, key="coin")
+    never, always = (ctx.bernoulli(1, "step", p, key=str(p)) for p in (0.0, 1.0))
+    large = ctx.integers(1, "reset", -(2**23), 2**23, key="large")
+    ready(ctx, seed=3)
+    values = dice()
+    assert values.dtype == torch.int64 and values.shape == (30000, 2)
+    counts = torch.bincount(values.flatten(), minlength=7)
+    assert counts[0] == 0 and (counts[1:] - 10000).abs().max() < 5 * 92  # its deviation is 91
+    assert coin().dtype == torch.bool
+    assert coin().float().mean().item() == pytest.approx(0.25, abs=0.013)
+    assert not never().any() and always().all()
+    assert large().min() >= -(2**23) and large().max() < 2**23
+    for span in (3, 5, 6, 1000, 2**20 + 1, 2**24 - 1, 2**24):  # the last uniform below 1
+        assert torch.tensor(1.0 - 2.0**-24).mul(span).floor().item() < span
+
+
+def test_errors_of_the_other_kinds():
+    ctx = context()
+    with pytest.raises(ConfigError, match="negative standard deviation -1"):
+        ctx.normal(2, "step", 0.0, (1.0, -1.0))
+    with pytest.raises(ConfigError, match="'test/term': 1 means and 2 deviations for 2 columns"):
+        ctx.normal(2, "step", (0.0,), (1.0, 1.0))
+    with pytest.raises(ConfigError, match=r"integers in \[3, 3\)"):
+        ctx.integers(1, "step", 3, 3)
+    with pytest.raises(ConfigError, match=r"a probability must be in \[0, 1\], got 1.5"):
+        ctx.bernoulli(1, "step", 1.5)

@@ -1,10 +1,13 @@
 """Saving and restoring: what is saved, bitwise resumption, one row for many, other engines."""
 
 import dataclasses
+import importlib.util
 import pickle
+from pathlib import Path
 
 import pytest
 import torch
+from helpers.memory import memory_cfg
 from helpers.probe import (
     CPU,
     build,
@@ -19,7 +22,13 @@ from helpers.walk import carriers, rows_of, same_bits, snapshot
 
 from unilab_gym.backends import create_backend
 from unilab_gym.backends.base import BackendSpec
-from unilab_gym.config import EventTermCfg, MetricTermCfg, ObservationGroupCfg, RewardTermCfg
+from unilab_gym.config import (
+    EventTermCfg,
+    FaultDumpCfg,
+    MetricTermCfg,
+    ObservationGroupCfg,
+    RewardTermCfg,
+)
 from unilab_gym.errors import ConfigError
 from unilab_gym.mdp import events, observations, rewards
 from unilab_gym.registration import owner_config, task_ids
@@ -30,10 +39,11 @@ from unilab_gym.runtime.rng import seed_keys
 from unilab_gym.runtime.term import Term, term
 from unilab_gym.scene import build_scene
 
+SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "replay_dump.py"
 ELSEWHERE = ("_backend.",)
 """Engine memory: its rows, accelerations and model fields are read through the backend."""
-DERIVED = ("frame._derived.", "frame._cache.")
-"""Computed anew at every boundary."""
+DERIVED = ("frame._derived.", "frame._cache.", "_backend._rows", "_backend._packed")
+"""Computed anew at every boundary, or in every call."""
 
 
 @term(reads=(EpisodeStep(),))
@@ -55,15 +65,11 @@ class Odometer(Term):
 
 
 def busy_cfg(folder, **changes):
-    """The walker with a stateful reward, a maximum metric and an acceleration-stage read."""
-    cfg = walker_cfg(folder, episode_length_s=0.6)
+    """The walker with all memory, a stateful reward and a maximum metric."""
+    cfg = memory_cfg(folder, episode_length_s=0.6)
     peak = MetricTermCfg(func=rewards.action_rate_l2, reduce="max")
-    return dataclasses.replace(
-        cfg,
-        rewards={**cfg.rewards, "odometer": RewardTermCfg(func=Odometer, weight=1.0)},
-        metrics={"peak": peak},
-        **changes,
-    )
+    rewards_ = {**cfg.rewards, "odometer": RewardTermCfg(func=Odometer, weight=1.0)}
+    return dataclasses.replace(cfg, rewards=rewards_, metrics={"peak": peak}, **changes)
 
 
 def mask_of(env, *rows):
@@ -244,7 +250,8 @@ def test_the_published_state_comes_back_at_once(tmp_path):
 
 
 def test_one_row_goes_to_every_masked_row_and_new_keys_part_them(tmp_path):
-    env = started(busy_cfg(tmp_path), 7)
+    now = walker_cfg(tmp_path).observations  # without latencies new noise shows at once
+    env = started(busy_cfg(tmp_path, observations=now), 7)
     play(env, random_actions(env, 6))
     one = env.get_state(mask_of(env, 2))
     chosen = mask_of(env, 0, 2, 3)
@@ -358,36 +365,79 @@ def accelerated_cfg(folder):
     return probe_cfg(folder, observations={"policy": group}, events={"gains": armature})
 
 
-def test_a_state_of_one_engine_loads_on_the_other(tmp_path):
-    """N16: the whole state both ways; the next step agrees to the engines' tolerance."""
-    cfg = accelerated_cfg(tmp_path)
+@pytest.fixture(scope="module")
+def engines(tmp_path_factory):
+    """The same environment on both engines; it would dump its faults."""
+    pytest.importorskip("mujoco_warp")
+    folder = tmp_path_factory.mktemp("engines")
+    dump = FaultDumpCfg(directory=str(folder / "faults"))
+    cfg = dataclasses.replace(accelerated_cfg(folder), fault_dump=dump)
     envs = {name: engine_env(name, cfg, 3) for name in ("mujoco", "mjwarp")}
-    actions = random_actions(envs["mujoco"], 6)
-    for home, away in (("mujoco", "mjwarp"), ("mjwarp", "mujoco")):
-        here, there = envs[home], envs[away]
-        for action in actions:
-            here.step(action)
-        saved = here.get_state()
-        assert saved["engine/acceleration"].shape == (3, 3)
-        assert saved["engine/acceleration"].any()
-        there.set_state(saved)
-        back = there.get_state()
-        assert back.keys() == saved.keys()
-        for name, value in saved.items():
-            assert torch.equal(back[name], value.to(back[name].dtype)), name
-        left, right = here.step(actions[0]), there.step(actions[0])
-        assert (left.obs["policy"] - right.obs["policy"])[:, :2].abs().max() <= 2e-6
-        assert torch.equal(left.reward, right.reward)
-    warp = envs["mjwarp"]
-    saved = warp.get_state(mask_of(warp, 1))
-    once = [warp.step(action).obs["policy"][1].clone() for action in actions]
-    warp.set_state(saved, mask_of(warp, 1))
-    assert all(
-        torch.equal(warp.step(action).obs["policy"][1], obs)
-        for action, obs in zip(actions, once, strict=True)
-    )
+    yield envs
     for env in envs.values():
         env.close()
+
+
+@pytest.mark.parametrize(("home", "away"), [("mujoco", "mjwarp"), ("mjwarp", "mujoco")])
+def test_a_state_of_one_engine_loads_on_the_other(engines, home, away):
+    """N16: the whole state both ways; the next step agrees to the engines' tolerance."""
+    here, there = engines[home], engines[away]
+    actions = random_actions(here, 6)
+    for action in actions:
+        here.step(action)
+    saved = here.get_state()
+    assert saved["engine/acceleration"].shape == (3, 3)
+    assert saved["engine/acceleration"].any()
+    there.set_state(saved)
+    back = there.get_state()
+    assert back.keys() == saved.keys()
+    for name, value in saved.items():
+        assert torch.equal(back[name], value.to(back[name].dtype)), name
+    left, right = here.step(actions[0]), there.step(actions[0])
+    assert (left.obs["policy"] - right.obs["policy"])[:, :2].abs().max() <= 2e-6
+    assert torch.equal(left.reward, right.reward)
+
+
+def test_warp_repeats_its_steps_on_the_cpu(engines):
+    """N16 on mjwarp, others unaffected by the restore."""
+    env = engines["mjwarp"]
+    env.reset(keys=seed_keys(1, 3))
+    actions = random_actions(env, 60)
+    chosen = mask_of(env, 1)
+    for action in actions[:3]:
+        env.step(action)
+    saved = env.get_state(chosen)
+    once = [env.step(action).obs["policy"][1].clone() for action in actions]
+    before = snapshot(env)
+    env.set_state(saved, chosen)
+    assert_rows_equal(snapshot(env), before, ~chosen, 3)
+    for action, obs in zip(actions, once, strict=True):
+        assert torch.equal(env.step(action).obs["policy"][1], obs)
+
+
+def test_warp_dumps_a_fault_that_plain_mujoco_replays(engines):
+    """E13 and N01 on mjwarp: the row alone, its file, its next episode."""
+    env = engines["mjwarp"]
+    env.reset(keys=seed_keys(1, 3))
+    actions = random_actions(env, 8) * 0.3
+    for action in actions:
+        env.step(action)
+    env.rt.views.qvel[2] = torch.nan
+    state = env.step(actions[0])
+    assert state.terminated.tolist() == [False, False, True]
+    assert state.reward.isfinite().all() and state.obs["policy"].isfinite().all()
+    assert env.step(actions[1]).obs["policy"].isfinite().all()
+    spec = importlib.util.spec_from_file_location("replay_dump", SCRIPT)
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    (path,) = env.faults.dumps
+    dump, meta = script.load(path)
+    assert (meta["env"], meta["backend"]) == (2, "mjwarp")
+    assert meta["causes"][0] == "state_nonfinite"
+    after, _ = script.replay(script.load_model(dump), dump, meta)
+    assert len(after) >= 9
+    found = [value for value in script.confirmed(dump, meta, after) if value is not None]
+    assert len(found) >= 7 and max(found[-7:]) < 1e-4
 
 
 # --- training -------------------------------------------------------------------------------------

@@ -1,7 +1,10 @@
 """The ordered step and the masked reset: who moves when, and who does not."""
 
+import dataclasses
+
 import pytest
 import torch
+from helpers.memory import memory_cfg
 from helpers.probe import (
     build,
     counter,
@@ -50,8 +53,8 @@ class Seen(Term):
 
 
 def full_cfg(tmp_path, **changes):
-    """The walker with every kind of term at once."""
-    cfg = walker_cfg(tmp_path)
+    """The walker with every kind of term and memory at once."""
+    cfg = memory_cfg(tmp_path)
     extra = {
         "clearance": MetricTermCfg(
             func=metrics.SwingClearance,
@@ -64,7 +67,8 @@ def full_cfg(tmp_path, **changes):
     gait = {"command": "twist", "frequency": 2.0, "stance_share": 0.6, "standing_norm": 0.3}
     commands = {**cfg.commands, "gait": CommandTermCfg(func=TrotGait, params=gait)}
     rewards = {**cfg.rewards, "k": _k()}
-    return walker_cfg(tmp_path, metrics=extra, rewards=rewards, commands=commands, **changes)
+    terms = {"metrics": extra, "rewards": rewards, "commands": commands}
+    return dataclasses.replace(cfg, **terms, **changes)
 
 
 def _k():
@@ -165,6 +169,10 @@ def test_rows_outside_the_mask_stay_bitwise_in_every_carrier(tmp_path, number):
         "sums",
         "_peak",
         "_history",
+        "frames",
+        "steps",
+        "bias",
+        "delayed",
         "qvel_delta",
         "twist.value",
         "engine.state",
@@ -182,7 +190,8 @@ def test_rows_outside_the_mask_stay_bitwise_in_every_carrier(tmp_path, number):
         if mask.any() and not same_bits(old[mask], after[name][mask]):
             changed.add(name.split(".")[-1])
     if mask.any():
-        assert {"counters", "buffer", "left", "sums", "value", "state"} <= changed
+        expected = {"counters", "buffer", "left", "sums", "value", "state"}
+        assert expected | {"frames", "steps", "bias", "_index"} <= changed
     else:
         assert not changed
     env.close()
@@ -190,7 +199,7 @@ def test_rows_outside_the_mask_stay_bitwise_in_every_carrier(tmp_path, number):
 
 def test_the_automatic_reset_leaves_running_rows_as_no_reset_would(tmp_path):
     """Physics, timers and draws of a row do not depend on whether its neighbours restart."""
-    cfg = walker_cfg(tmp_path, terminations={"time_out": _limit()}, episode_length_s=1.0)
+    cfg = memory_cfg(tmp_path, terminations={"time_out": _limit()}, episode_length_s=1.0)
     busy, calm = started(cfg, 5), started(cfg, 5)
     busy.rt.episode_step.copy_(torch.tensor([0, 40, 0, 45, 48]))
     running = torch.tensor([True, False, True, False, False])
@@ -211,7 +220,7 @@ def _limit():
 
 
 def test_a_manual_reset_draws_what_the_automatic_one_would(tmp_path):
-    cfg = walker_cfg(tmp_path, episode_length_s=0.2)
+    cfg = memory_cfg(tmp_path, episode_length_s=0.2)
     auto, manual = started(cfg, 4), started(cfg, 4)
     for action in random_actions(auto, 10):
         auto.step(action)
@@ -227,7 +236,7 @@ def test_a_manual_reset_draws_what_the_automatic_one_would(tmp_path):
 
 
 def test_an_episode_does_not_depend_on_how_long_the_one_before_was(tmp_path):
-    early, late = started(walker_cfg(tmp_path), 3), started(walker_cfg(tmp_path), 3)
+    early, late = started(memory_cfg(tmp_path), 3), started(memory_cfg(tmp_path), 3)
     for action in random_actions(late, 20):
         late.step(action, autoreset=False)
     early.reset()

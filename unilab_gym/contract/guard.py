@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from unilab_gym.config import OwnerCfg
 from unilab_gym.contract.compare import ABSENT, Difference, differences
 from unilab_gym.contract.plain import REASONS, refuse
-from unilab_gym.contract.snapshot import Snapshot, load_source, load_target
+from unilab_gym.contract.snapshot import NO_RECORD, Snapshot, load_source, load_target
 from unilab_gym.contract.tiers import (
     ALLOWLIST,
     DENYLIST,
@@ -147,6 +147,7 @@ def _warnings(report: ReplayReport) -> list[str]:
         if item.tier == "warn":
             subject = ".".join(item.parts[:3]) if item.path.startswith("env.rewards") else item.path
             subjects.setdefault(subject, []).append(str(item))
+    texts += [text for text in report.unchecked if text.endswith(NO_RECORD)]
     return texts + ["\n".join(lines) for lines in subjects.values()]
 
 
@@ -155,6 +156,7 @@ def _warnings(report: ReplayReport) -> list[str]:
 
 def _unchecked(left: Snapshot, right: Snapshot) -> tuple[str, ...]:
     texts = ["algo: the network is frozen in the file"] if left.frozen_algo else []
+    texts += left.notes
     texts += [
         f"declared configuration: {side.where} holds the resolved contract only"
         for side in (left, right)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -32,6 +33,8 @@ ADVICE: Mapping[str, str] = {
     "unknown_schema": "use the unilab_gym that wrote it, or train again with this one",
     "unknown_key": "use the unilab_gym that wrote it, or restore the file",
     "retired_key": "train again, or rename the key in both configurations",
+    "inconsistent": "the file was edited: restore it from the training machine, or train again",
+    "swapped_file": "restore the file that the run wrote, or export it again (unilab-gym export)",
     "invalid_target": "correct the target configuration",
     "incompatible": (
         "replay with the configuration the policy was trained under; to go on regardless, set "
@@ -134,6 +137,12 @@ def write_json(path: str | Path, data: Mapping[str, Any]) -> None:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
+
+
+def file_digest(path: Path) -> str:
+    """`"sha256:"` and the digest of a file's bytes."""
+    with path.open("rb") as file:
+        return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> dict[str, Any]:

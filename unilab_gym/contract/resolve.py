@@ -10,15 +10,17 @@
                   MJCF's natural order; null where no actuator drives it or nothing limits it
     actions       joints, actuators, scale, offset, box, target_clip, clipped: one entry per
                   column; terms: name, func, kind, start, width, delay
-    observations  per group: width, layout, terms: name, func, params, start, width, scale, clip,
-                  noise, history (earlier frames), delay (steps)
+    observations  per group: width, layout, terms: name, func, params, start (first column), width
+                  (of one frame), scale, clip, noise and bias (kind and parameters), history
+                  (frames; 0: the value alone), delay
     commands      per generator: func, components (`component_names` of its class), and what the
                   class says in `describe(index, **params)`, where it has one
     conventions   what the numbers mean: `CONVENTIONS`
     network       obs_groups, action_width, actor and critic: obs_width, hidden_dims, activation,
                   obs_normalization; null where no learner is known
 
-An unlimited bound is null. Decimals keep full precision.
+A delay is a whole number of control steps, or where it is drawn {steps: [low, high], redraw,
+shared}. An unlimited bound is null. Decimals keep full precision.
 """
 
 from __future__ import annotations
@@ -32,12 +34,17 @@ from typing import TYPE_CHECKING, Any, cast
 from unilab_gym.config import (
     AlgoCfg,
     CommandTermCfg,
+    Delay,
     EnvCfg,
+    GaussianNoiseCfg,
     NetworkCfg,
     ObservationGroupCfg,
     ObservationTermCfg,
     OwnerCfg,
+    UniformNoiseCfg,
+    delay_of,
     func_name,
+    history_of,
 )
 from unilab_gym.contract.plain import plain
 from unilab_gym.errors import ConfigError, near
@@ -77,7 +84,10 @@ CONVENTIONS: Mapping[str, str] = {
 """Compared word for word with recorded contracts: another wording says another convention."""
 
 LAYOUT = "term-major, oldest first"
-"""How the earlier frames of a group are laid out; back-filled with the first one after a reset."""
+"""How the frames of a group are laid out; back-filled with the first one after a reset."""
+
+FRAMES = "[H, D], oldest first"
+"""The same of a group that is not flattened."""
 
 _COLUMNS = ("joints", "actuators", "scale", "offset", "box", "target_clip", "clipped")
 _NOT_HASHED = ("task", "sim_dt", "decimation")
@@ -170,7 +180,7 @@ def contract_hash(contract: Mapping[str, Any]) -> str:
 def _canonical(value: Any) -> Any:
     if isinstance(value, Mapping):
         items = cast("Mapping[str, Any]", value).items()
-        return {key: _canonical(item) for key, item in items if key != "noise"}
+        return {key: _canonical(item) for key, item in items if key not in ("noise", "bias")}
     if isinstance(value, (list, tuple)):
         return [_canonical(item) for item in cast("Sequence[Any]", value)]
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -212,7 +222,7 @@ def _actions(env: EnvCfg, specs: Mapping[str, ActionSpec]) -> dict[str, Any]:
                 "kind": spec.kind,
                 "start": len(columns["scale"]),
                 "width": width,
-                "delay": getattr(env.actions[name], "delay", 0),
+                "delay": _delay(env.actions[name].delay),
             }
         )
         clip = spec.target_clip
@@ -245,6 +255,8 @@ def _group(
             width = widths[name] if widths is not None else term_width(cfg.func, cfg.params, index)
         except ConfigError as error:
             raise ConfigError(f"{where}: {error}") from error
+        history = history_of(group, cfg)
+        delay, draw = (group.delay, group_name) if cfg.delay is None else (cfg.delay, None)
         terms.append(
             {
                 "name": name,
@@ -254,13 +266,32 @@ def _group(
                 "width": width,
                 "scale": _scale(where, cfg, width),
                 "clip": None if cfg.clip is None else [_bound(bound) for bound in cfg.clip],
-                "noise": cfg.noise if group.corrupt else None,
-                "history": getattr(cfg, "history", 0),
-                "delay": getattr(cfg, "delay", 0),
+                "noise": _noise(cfg.noise) if group.corrupt else None,
+                "bias": _noise(cfg.bias) if group.corrupt else None,
+                "history": history,
+                "delay": _delay(delay, draw),
             }
         )
-        start += width
-    return {"width": start, "layout": getattr(group, "layout", LAYOUT), "terms": terms}
+        start += width * (max(history, 1) if group.flatten else 1)
+    if group.flatten:
+        return {"width": start, "layout": LAYOUT, "terms": terms}
+    return {"width": start * terms[0]["history"], "layout": FRAMES, "terms": terms}
+
+
+def _noise(cfg: UniformNoiseCfg | GaussianNoiseCfg | None) -> dict[str, Any] | None:
+    if cfg is None:
+        return None
+    kind = "gaussian" if isinstance(cfg, GaussianNoiseCfg) else "uniform"
+    return {"kind": kind, **plain(cfg)}
+
+
+def _delay(given: Delay, draw: str | None = None) -> int | dict[str, Any]:
+    """A latency, and by which name several terms share its draw."""
+    delay = delay_of(given)
+    if delay.low == delay.high:
+        return delay.low
+    shared = draw if delay.shared is None else delay.shared
+    return {"steps": [delay.low, delay.high], "redraw": delay.redraw, "shared": shared}
 
 
 def _scale(where: str, cfg: ObservationTermCfg, width: int) -> list[float]:

@@ -10,19 +10,31 @@ Reading fails closed: whatever is not plainly a snapshot of this version is refu
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, cast
 
 from unilab_gym.config import OwnerCfg, from_dict
-from unilab_gym.contract.plain import parse_json, plain, read_json, refuse, restored
+from unilab_gym.contract.compare import differences, equal
+from unilab_gym.contract.plain import (
+    file_digest,
+    parse_json,
+    plain,
+    read_json,
+    refuse,
+    restored,
+)
 from unilab_gym.contract.resolve import CONTRACT_KEYS, SCHEMA, resolve
 from unilab_gym.contract.tiers import RETIRED, sections
 from unilab_gym.errors import ConfigError
 
 RUN_CONFIG = "run_config.json"
 ONNX_KEY = "unilab_gym"
+
+NO_RECORD = "no run record beside it"
+NO_DIGEST = "the run record holds no digest of it"
 
 _PARENTS = 3
 """How far above a checkpoint its run record may lie."""
@@ -42,6 +54,8 @@ class Snapshot:
     """Whether the learner's part is fixed in a file (ONNX) and not to be compared."""
     play_only: bool = False
     """Whether nothing is trained under it."""
+    notes: tuple[str, ...] = ()
+    """What could not be checked of its file."""
 
 
 def build_snapshot(owner_cfg: OwnerCfg) -> dict[str, Any]:
@@ -121,12 +135,53 @@ def load_source(source: str | Path | Mapping[str, Any]) -> Snapshot:
     if path.suffix.lower() == ".onnx":
         document = parse_json(_onnx_document(path), f"the metadata of {path}")
         side = from_mapping(document, str(path), must_be_recorded=True)
-        return Snapshot(side.where, side.declared, side.resolved, frozen_algo=True)
+        return dataclasses.replace(side, frozen_algo=True, notes=_onnx_notes(path))
     record = run_config_path(path)
     data = read_json(record)
     if "contract_snapshot" not in data:
         refuse("no_snapshot", f"{record} holds no contract_snapshot")
-    return from_mapping(data, str(record))
+    side = from_mapping(data, str(record))
+    for name in recorded_files(data, record):
+        if (record.parent / name).is_file():
+            _same_file(record.parent / name, data, record)
+    return side
+
+
+def recorded_files(data: Mapping[str, Any], where: Path) -> dict[str, str]:
+    """File name -> digest, as a run record has them under `run.files`.
+
+    Raises:
+        CrossBackendIncompatibleError: If they are not names and digests.
+    """
+    run = data.get("run")
+    files: Any = cast("dict[str, Any]", run).get("files", {}) if isinstance(run, dict) else {}
+    if not isinstance(files, dict):
+        refuse("bad_type", f"{where}: run.files is {type(files).__name__}, not an object")
+    for name, digest in cast("dict[str, Any]", files).items():
+        if not isinstance(digest, str) or PurePath(name).name != name:
+            refuse("bad_type", f"{where}: run.files[{name!r}] is {digest!r}, not a file's digest")
+    return cast("dict[str, str]", files)
+
+
+def _onnx_notes(path: Path) -> tuple[str, ...]:
+    """Compares an ONNX file with the run record beside it; what could not be compared."""
+    record = path.parent / RUN_CONFIG
+    if not record.is_file():
+        return (f"{path}: {NO_RECORD}",)
+    return _same_file(path, read_json(record), record)
+
+
+def _same_file(path: Path, data: Mapping[str, Any], record: Path) -> tuple[str, ...]:
+    recorded = recorded_files(data, record).get(path.name)
+    if recorded is None:
+        return (f"{path}: {NO_DIGEST}",)
+    found = file_digest(path)
+    if found != recorded:
+        refuse(
+            "swapped_file",
+            f"{path} is not the file of this run: {record} says {recorded}, it has {found}",
+        )
+    return ()
 
 
 def load_target(target: OwnerCfg | Mapping[str, Any]) -> Snapshot:
@@ -165,8 +220,12 @@ def from_mapping(
         config = data.get("config")
         if config is not None and not isinstance(config, dict):
             refuse("bad_type", f"{where}: config is {type(config).__name__}, not an object")
-        _no_retired(cast("dict[str, Any]", config or {}), where)
-        return _checked_snapshot(data["contract_snapshot"], where)
+        config = cast("dict[str, Any]", config or {})
+        _no_retired(config, where)
+        side = _checked_snapshot(data["contract_snapshot"], where)
+        if config:
+            _consistent(config, side, where)
+        return side
     if "declared" in data:
         return _checked_snapshot(data, where)
     if "schema" in data or must_be_recorded:
@@ -200,6 +259,22 @@ def _checked_snapshot(data: Any, where: str) -> Snapshot:
         if path not in sections():
             refuse("unknown_key", f"{where}: declared path {path!r} is outside the schema")
     return Snapshot(where, declared, _checked_contract(snapshot.get("resolved"), where))
+
+
+def _consistent(config: Mapping[str, Any], side: Snapshot, where: str) -> None:
+    """Refuses a record whose configuration is not the one that its snapshot was made from."""
+    found = declared_of(config)
+    for path, recorded in (side.declared or {}).items():
+        if path not in found:
+            refuse("inconsistent", f"{where}: contract_snapshot declares {path}, config lacks it")
+        moved = next(differences(tuple(path.split(".")), recorded, found[path]), None)
+        if moved is not None or not equal(recorded, found[path]):
+            detail = moved or f"{path} differs"
+            refuse(
+                "inconsistent",
+                f"{where}: config and contract_snapshot of one file disagree "
+                f"(snapshot = source, config = target): {detail}",
+            )
 
 
 def _checked_contract(data: Any, where: str) -> dict[str, Any]:

@@ -57,7 +57,9 @@ WARNING_LIST: tuple[str, ...] = (
     "env.sim_dt",
     "env.observations.*.corrupt",
     "env.observations.*.terms.*.noise",
+    "env.observations.*.terms.*.bias",
     "resolved.observations.*.terms.*.noise",
+    "resolved.observations.*.terms.*.bias",
     "resolved.actions.terms.*.delay",
     "resolved.commands.*.ranges",
     "resolved.joints.kp",
@@ -82,7 +84,9 @@ ALLOWLIST: tuple[str, ...] = (
 NOISE: tuple[str, ...] = (
     "env.observations.*.corrupt",
     "env.observations.*.terms.*.noise",
+    "env.observations.*.terms.*.bias",
     "resolved.observations.*.terms.*.noise",
+    "resolved.observations.*.terms.*.bias",
 )
 """Told in one line, and not at all to a target that only plays."""
 
@@ -112,6 +116,7 @@ _TWINS: Mapping[str, tuple[str, ...]] = {
     "resolved.sim_dt": ("env.sim_dt",),
     "resolved.decimation": ("env.sim_dt", "env.ctrl_dt"),
     "resolved.observations": ("env.observations",),
+    "resolved.actions.terms": ("env.actions",),
     "resolved.commands": ("env.commands",),
     "resolved.network": ("algo",),
 }

@@ -24,8 +24,13 @@ from typing import Any, cast
 
 from unilab_gym.config import OwnerCfg
 from unilab_gym.contract.guard import resolve_sim2sim_config
-from unilab_gym.contract.plain import plain, read_json, refuse, write_json
-from unilab_gym.contract.snapshot import RUN_CONFIG, build_snapshot, run_config_path
+from unilab_gym.contract.plain import file_digest, plain, read_json, refuse, write_json
+from unilab_gym.contract.snapshot import (
+    RUN_CONFIG,
+    build_snapshot,
+    recorded_files,
+    run_config_path,
+)
 from unilab_gym.errors import CrossBackendIncompatibleError, RunFolderError
 
 RUN_SUMMARY = "run_summary.json"
@@ -103,6 +108,18 @@ class ExperimentTracker:
         """
         self._iterations.append((env_steps, seconds))
 
+    def record_file(self, path: str | Path) -> None:
+        """Notes the digest of a file in the run record: one put in its place is then refused.
+
+        Args:
+            path: A file in the run folder.
+
+        Raises:
+            RunFolderError: If the file is not there, or the record cannot be written.
+        """
+        if self.writes:
+            record_file(path)
+
     def summary(self, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """What `finish` writes."""
         tail = self._iterations[-max(1, round(len(self._iterations) * _TAIL)) :]
@@ -142,6 +159,23 @@ class ExperimentTracker:
         return path
 
 
+def record_file(path: str | Path) -> None:
+    """Notes the digest of a file in the run record beside it (`run.files`).
+
+    Raises:
+        RunFolderError: If the file is not there, or the record cannot be written.
+        CrossBackendIncompatibleError: If the record is damaged.
+    """
+    file = Path(path)
+    record = file.parent / RUN_CONFIG
+    if not file.is_file():
+        raise RunFolderError(f"there is no file {file} to record")
+    data = read_json(record)
+    files = {**recorded_files(data, record), file.name: file_digest(file)}
+    run: Any = data.get("run")
+    write_json(record, {**data, "run": {**(run if isinstance(run, dict) else {}), "files": files}})
+
+
 def _metric(value: Any) -> Any:
     number = value.item() if hasattr(value, "item") else value
     return None if isinstance(number, float) and math.isnan(number) else number
@@ -156,7 +190,9 @@ def _resumed(path: Path, owner_cfg: OwnerCfg) -> dict[str, Any]:
     if not path.exists():
         return {}
     resolve_sim2sim_config(path, owner_cfg, strict=owner_cfg.training.sim2sim_strict)
-    return {"resumed_from": read_json(path).get("run")}
+    run: Any = read_json(path).get("run")
+    files: Any = cast("dict[str, Any]", run).get("files") if isinstance(run, dict) else None
+    return {"resumed_from": run, **({"files": files} if files else {})}
 
 
 # --- folders --------------------------------------------------------------------------------------

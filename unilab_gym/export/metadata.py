@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from unilab_gym.config import EnvCfg
-from unilab_gym.contract.resolve import resolve_from
+from unilab_gym.contract.resolve import FRAMES, resolve_from
 from unilab_gym.contract.snapshot import from_mapping
 from unilab_gym.errors import ConfigError, near
 
@@ -60,7 +60,7 @@ def policy_groups(contract: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The observation groups that the actor reads, in the order of its input.
 
     Raises:
-        ConfigError: If the contract has no such group.
+        ConfigError: If the contract has no such group, or one is not flattened.
     """
     network = contract.get("network")
     names = network["obs_groups"]["actor"] if network else ["policy"]
@@ -68,6 +68,11 @@ def policy_groups(contract: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     for name in names:
         if name not in groups:
             raise ConfigError(f"the contract has no observation group {near(name, groups)}")
+        if groups[name]["layout"] == FRAMES:
+            raise ConfigError(
+                f"observation group {name!r} is laid out as {FRAMES}; an exported policy takes one "
+                "vector: say flatten=True"
+            )
     return {name: groups[name] for name in names}
 
 
@@ -88,7 +93,10 @@ def policy_terms(contract: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def layout(contract: Mapping[str, Any]) -> str:
     """Names and widths of the input's terms, for messages."""
-    return ", ".join(f"{term['name']} {term['width']}" for term in policy_terms(contract))
+    return ", ".join(
+        f"{term['name']} {term['width']}" + (f" x {term['history']}" if term["history"] else "")
+        for term in policy_terms(contract)
+    )
 
 
 def csv_metadata(contract: Mapping[str, Any]) -> dict[str, str]:
@@ -113,9 +121,7 @@ def csv_metadata(contract: Mapping[str, Any]) -> dict[str, str]:
         ],
         "observation_terms_clip": [_clip(term["clip"]) for term in terms],
         # Frames in all, this one included; 0 says that there is no history.
-        "observation_terms_history_length": [
-            term["history"] + 1 if term["history"] else 0 for term in terms
-        ],
+        "observation_terms_history_length": [term["history"] for term in terms],
         "observation_terms_flatten_history_dim": [1] * len(terms),
     }
     return {key: ",".join(map(_entry, items)) for key, items in values.items()}

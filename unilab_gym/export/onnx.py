@@ -32,13 +32,20 @@ from torch import Tensor, nn
 from unilab_gym.contract.plain import parse_json, refuse
 from unilab_gym.contract.snapshot import ONNX_KEY, from_mapping
 from unilab_gym.errors import ConfigError, ExportError, ExportMismatchError
-from unilab_gym.export.metadata import csv_metadata, layout, obs_width, resolved_of
+from unilab_gym.export.deploy import DeploySettings, deploy_document, write_deploy_yaml
+from unilab_gym.export.metadata import (
+    csv_metadata,
+    layout,
+    obs_width,
+    policy_groups,
+    resolved_of,
+)
 from unilab_gym.export.proof import Cases, Comparison, cases_of, compare
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
-INPUT, OUTPUT = "obs", "actions"
+INPUT, TIME_STEP, OUTPUT = "obs", "time_step", "actions"
 
 DEFAULT_OPSET = 18
 """What the exporter writes without converting; deployed runtimes read it."""
@@ -84,6 +91,7 @@ def export_policy(
     static_batch: bool = False,
     run_path: str = "",
     opset: int = DEFAULT_OPSET,
+    deploy: DeploySettings | None = None,
 ) -> ExportReport:
     """Writes a policy as an ONNX file; neither modules nor random streams change.
 
@@ -97,6 +105,8 @@ def export_policy(
         static_batch: Fix the batch to 1, for runtimes that cannot take a variable dimension.
         run_path: Where the policy comes from, for the metadata.
         opset: ONNX operator set.
+        deploy: Also write the `deploy.yaml` that Unitree's C++ runtime reads; the batch is then
+            fixed to 1, which that runtime needs.
 
     Returns:
         What was written and compared.
@@ -108,24 +118,29 @@ def export_policy(
         ExportError: If the exporter cannot express the policy.
         ExportMismatchError: If the file's actions differ from torch's.
     """
-    exporter = _exporter()
+    exporter = exporter_name()
     started = time.perf_counter()
-    target = _target(path)
+    target = onnx_target(path)
     resolved = resolved_of(contract)
     width, action_width = obs_width(resolved), len(resolved["actions"]["scale"])
-    recorded = _recorded(observations, width)
-    with _undisturbed():
-        policy = _frozen_copy(actor, normalizer)
-        _check_widths(policy, resolved)
+    recorded = checked_observations(observations, width)
+    if deploy is not None:
+        static_batch = True
+        deploy_document(resolved, deploy)  # what cannot be deployed is told before the work
+    with undisturbed():
+        policy = frozen_copy(actor, normalizer)
+        check_widths(policy, resolved)
         cases = cases_of(policy, recorded, width) if verify else None
-        model = _convert(policy, width, opset, static_batch)
-        _check_model(model, opset)
-        _describe(model, resolved, run_path)
+        graph = Graph((INPUT,), (OUTPUT,), static_batch)
+        model = convert(policy, (torch.zeros(1 if static_batch else 2, width),), graph, opset)
+        describe_model(model, resolved, run_path)
     found = Comparison()
-    with _replacing(target) as temporary:
+    with replacing(target) as temporary:
         temporary.write_bytes(model.SerializeToString(deterministic=True))
         if cases is not None:
             found = _proved(load_policy(temporary), cases, resolved)
+    if deploy is not None:
+        write_deploy_yaml(resolved, deploy)
     return ExportReport(
         path=target,
         obs_width=width,
@@ -142,42 +157,13 @@ def export_policy(
     )
 
 
-def rsl_rl_actor(runner_or_policy: Any) -> nn.Module:
-    """The deterministic actor of an rsl_rl 5 runner, its observation normalizer inside.
-
-    Args:
-        runner_or_policy: A runner, an algorithm, or the actor's model.
-
-    Returns:
-        A copy in eval mode that maps observations `[B, D]` to mean actions `[B, A]`; training
-        goes on untouched.
-
-    Raises:
-        ConfigError: If it is none of these, or takes more than one observation vector.
-    """
-    algorithm = getattr(runner_or_policy, "alg", runner_or_policy)
-    get_policy = getattr(algorithm, "get_policy", None)
-    model: Any = algorithm if get_policy is None else get_policy()
-    if not hasattr(model, "as_onnx"):
-        raise ConfigError(
-            f"an rsl_rl runner, algorithm or model is needed, got {type(runner_or_policy).__name__}"
-        )
-    module: Any = model.as_onnx(verbose=False)
-    if module.is_recurrent or module.input_names != ["obs"]:
-        raise ConfigError(
-            f"{type(model).__name__} takes the inputs {module.input_names}; only models of one "
-            "observation vector without memory can be exported"
-        )
-    return module.eval()
-
-
 # --- what goes in ---------------------------------------------------------------------------------
 
 
-def _exporter() -> str:
+def exporter_name() -> str:
     """Imports what the extra brings, quietly, and says what does the work."""
     try:
-        with _undisturbed():
+        with undisturbed():
             import onnx
             import onnxscript
     except ImportError as error:
@@ -186,14 +172,16 @@ def _exporter() -> str:
     return f"torch {torch.__version__} dynamo, onnxscript {script}, onnx {graph}"
 
 
-def _target(path: str | os.PathLike[str]) -> Path:
+def onnx_target(path: str | os.PathLike[str]) -> Path:
+    """The file to write, checked."""
     target = Path(path).expanduser()
     if target.suffix.lower() != ".onnx":
         raise ConfigError(f"the path must end in .onnx, got {target.name!r}")
     return target
 
 
-def _recorded(observations: Tensor | None, width: int) -> Tensor:
+def checked_observations(observations: Tensor | None, width: int) -> Tensor:
+    """Recorded observations `[K, D]` on the CPU; none is K = 0."""
     if observations is None:
         return torch.zeros(0, width, device="cpu")
     if observations.dim() != 2 or observations.shape[1] != width:
@@ -207,7 +195,7 @@ def _recorded(observations: Tensor | None, width: int) -> Tensor:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Generator[None]:
+def undisturbed() -> Generator[None]:
     """Keeps the exporter's chatter in and the caller's random stream, grad mode and device."""
     loggers = [logging.getLogger(name) for name in _CHATTY]
     levels = [logger.level for logger in loggers]
@@ -241,7 +229,7 @@ class _Policy(nn.Module):
         return self.actor(self.normalizer(obs))
 
 
-def _frozen_copy(actor: nn.Module, normalizer: nn.Module | None) -> _Policy:
+def frozen_copy(actor: nn.Module, normalizer: nn.Module | None) -> nn.Module:
     """A float32 copy on the CPU in eval mode; `torch.compile` is taken off."""
     plain: list[Any] = [getattr(module, "_orig_mod", module) for module in (actor, normalizer)]
     try:
@@ -251,7 +239,8 @@ def _frozen_copy(actor: nn.Module, normalizer: nn.Module | None) -> _Policy:
     return policy.to("cpu", torch.float32).eval().requires_grad_(False)
 
 
-def _check_widths(policy: _Policy, contract: Mapping[str, Any]) -> None:
+def check_widths(policy: nn.Module, contract: Mapping[str, Any]) -> None:
+    """Refuses an actor whose input or output is not the contract's."""
     width, action_width = obs_width(contract), len(contract["actions"]["scale"])
     try:
         actions: Any = policy(torch.zeros(2, width))
@@ -270,26 +259,43 @@ def _check_widths(policy: _Policy, contract: Mapping[str, Any]) -> None:
 # --- the graph and its metadata -------------------------------------------------------------------
 
 
-def _convert(policy: nn.Module, width: int, opset: int, static_batch: bool) -> ModelProto:
-    """The graph, without what the exporter notes about this machine's files."""
-    example = torch.zeros(1 if static_batch else 2, width)
+@dataclass(frozen=True)
+class Graph:
+    """What a graph takes and gives."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    static_batch: bool
+    """Whether the first dimension is fixed to that of the examples."""
+
+
+def convert(
+    policy: nn.Module, examples: tuple[Tensor, ...], graph: Graph, opset: int
+) -> ModelProto:
+    """The graph, without what the exporter notes about this machine's files.
+
+    Raises:
+        ExportError: If the exporter cannot express the policy, or gives another graph.
+    """
+    batch = torch.export.Dim("batch")
     try:
         program = torch.onnx.export(
             policy,
-            (example,),
+            examples,
             dynamo=True,
             verbose=False,
             opset_version=opset,
             external_data=False,
-            input_names=[INPUT],
-            output_names=[OUTPUT],
-            dynamic_shapes=None if static_batch else ({0: torch.export.Dim("batch")},),
+            input_names=list(graph.inputs),
+            output_names=list(graph.outputs),
+            dynamic_shapes=None if graph.static_batch else tuple({0: batch} for _ in examples),
         )
     except Exception as error:  # dozens of classes, some of them private
         raise ExportError(f"the policy has no ONNX form: {error}") from error
     assert program is not None
     model = program.model_proto
     _strip(model)
+    _check_model(model, graph, opset)
     return model
 
 
@@ -304,31 +310,38 @@ def _strip(message: Any) -> None:
                 _strip(part)
 
 
-def _check_model(model: ModelProto, opset: int) -> None:
+def _check_model(model: ModelProto, graph: Graph, opset: int) -> None:
     from onnx import checker
 
     found = {entry.domain: entry.version for entry in model.opset_import}
     if found.get("") != opset:
         raise ExportError(f"opset {opset} was asked for, the exporter gives {found}")
-    inputs = [item.name for item in model.graph.input]
-    outputs = [item.name for item in model.graph.output]
-    if inputs != [INPUT] or outputs != [OUTPUT]:
+    inputs = tuple(item.name for item in model.graph.input)
+    outputs = tuple(item.name for item in model.graph.output)
+    if inputs != graph.inputs or outputs != graph.outputs:
         raise ExportError(f"the graph has inputs {inputs} and outputs {outputs}")
     checker.check_model(model)
 
 
-def _describe(model: ModelProto, contract: Mapping[str, Any], run_path: str) -> None:
+def describe_model(
+    model: ModelProto,
+    contract: Mapping[str, Any],
+    run_path: str,
+    more: Mapping[str, str] | None = None,
+) -> None:
+    """Adds the metadata: the contract as JSON, the keys of deployed stacks, and `more`."""
     model.graph.name = "policy"
     model.graph.output[0].doc_string = "raw actions, before box and scale"
     document = json.dumps(contract, allow_nan=False, ensure_ascii=False)
     opset = next(entry.version for entry in model.opset_import if not entry.domain)
     entries = {ONNX_KEY: document, **csv_metadata(contract), "run_path": run_path}
+    entries.update(more or {})
     for key, value in {**entries, "opset": str(opset)}.items():
         model.metadata_props.add(key=key, value=value)
 
 
 @contextlib.contextmanager
-def _replacing(target: Path) -> Generator[Path]:
+def replacing(target: Path) -> Generator[Path]:
     """A file beside the target that takes its place if the block ends well, and goes if not."""
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -358,6 +371,9 @@ class OnnxPolicy:
         obs_width: Columns of an observation.
         action_width: Columns of an action.
         batch: Rows that the graph takes at once; None for any number.
+        obs_groups: Observation groups that its input is made of, in order.
+        tracking: Whether the file holds a reference motion, see `reference`; the actions do not
+            depend on the time step.
     """
 
     def __init__(
@@ -365,9 +381,13 @@ class OnnxPolicy:
     ) -> None:
         """Reads the shapes."""
         self.contract = dict(contract)
+        self.obs_groups = tuple(policy_groups(self.contract))
         self.metadata = dict(metadata)
-        rows, self.obs_width = session.get_inputs()[0].shape
-        self.action_width: int = session.get_outputs()[0].shape[1]
+        inputs = {item.name: item.shape for item in session.get_inputs()}
+        outputs = {item.name: item.shape for item in session.get_outputs()}
+        rows, self.obs_width = inputs[INPUT]
+        self.action_width: int = outputs[OUTPUT][1]
+        self.tracking = TIME_STEP in inputs
         self.batch: int | None = rows if isinstance(rows, int) else None
         self._session = session
 
@@ -389,8 +409,31 @@ class OnnxPolicy:
         parts = [rows] if self.batch is None else list(torch.split(rows, self.batch))
         return torch.cat([self._run(part) for part in parts]).to(obs.device)
 
+    def reference(self, step: int) -> dict[str, Tensor]:
+        """Frame `step` of the reference motion inside a tracking policy; steps are clamped.
+
+        Returns:
+            `joint_pos` `[J]`, `joint_vel` `[J]`, `body_pos_w` `[B, 3]`, `body_quat_w` `[B, 4]`,
+            `body_lin_vel_w` `[B, 3]`, `body_ang_vel_w` `[B, 3]`.
+
+        Raises:
+            ConfigError: If the file holds no reference motion.
+        """
+        if not self.tracking:
+            raise ConfigError("the file holds no reference motion: it is no tracking policy")
+        names = [item.name for item in self._session.get_outputs() if item.name != OUTPUT]
+        feed = self._feed(torch.zeros(1, self.obs_width), float(step))
+        frames = self._session.run(names, feed)
+        return {n: torch.from_numpy(frame)[0] for n, frame in zip(names, frames, strict=True)}
+
     def _run(self, rows: Tensor) -> Tensor:
-        return torch.from_numpy(self._session.run([OUTPUT], {INPUT: rows.numpy()})[0])
+        return torch.from_numpy(self._session.run([OUTPUT], self._feed(rows, 0.0))[0])
+
+    def _feed(self, rows: Tensor, step: float) -> dict[str, Any]:
+        feed = {INPUT: rows.numpy()}
+        if self.tracking:
+            feed[TIME_STEP] = torch.full((1, 1), step).numpy()
+        return feed
 
 
 def load_policy(path: str | os.PathLike[str], *, num_threads: int = 1) -> OnnxPolicy:
@@ -426,6 +469,9 @@ def load_policy(path: str | os.PathLike[str], *, num_threads: int = 1) -> OnnxPo
     document = parse_json(metadata[ONNX_KEY], f"the metadata of {file}")
     side = from_mapping(document, str(file), must_be_recorded=True)
     inputs = [item.name for item in session.get_inputs()]
-    if inputs != [INPUT] or side.resolved is None:
-        raise ConfigError(f"{file} takes the inputs {inputs}; a policy takes {INPUT!r} alone")
+    if inputs not in ([INPUT], [INPUT, TIME_STEP]) or side.resolved is None:
+        raise ConfigError(
+            f"{file} takes the inputs {inputs}; a policy takes {INPUT!r} alone, a tracking policy "
+            f"{INPUT!r} and {TIME_STEP!r}"
+        )
     return OnnxPolicy(session, side.resolved, metadata)

@@ -1,17 +1,27 @@
-"""Action terms."""
+"""Action terms: what an action a means for the control of an actuator.
+
+Each class turns its parameters into plain numbers; the action manager applies
+`control = clip(base + offset + scale x a, target_clip)` with a from the box.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import ClassVar
 
 from unilab_gym.errors import ConfigError
 from unilab_gym.model_index import ModelIndex
 from unilab_gym.runtime.term import ActionSpec
 
 
-class JointPositionAction:
-    """Targets of position actuators: target = default + scale x action."""
+class JointAction:
+    """Base of actions with one column for each joint, over that joint's actuator."""
+
+    kind: ClassVar[str]
+    """What the policy contract calls it."""
+    actuator_kind: ClassVar[str]
+    """Kind of actuator that takes such a control."""
 
     @classmethod
     def resolve(
@@ -31,33 +41,74 @@ class JointPositionAction:
             index: The model's names.
             clipped: Whether actions are clamped to the box.
             joints: Patterns; the order of their matches is the order of the action's columns.
-            scale: rad (or m) per unit of action: one number, or `{pattern: number}`.
-            offset: Target at action 0; None takes the default pose.
+            scale: Control per unit of action: one number, or `{pattern: number}`.
+            offset: Control at action 0, in the control's unit; None takes the class's own.
             box: Actions lie in [-box, box]; positive and finite.
-            target_clip: Bounds on targets, `{pattern: (low, high)}`; joints without a pattern
+            target_clip: Bounds on the control, `{pattern: (low, high)}`; joints without a pattern
                 are not clipped.
 
         Raises:
             ConfigError: If a pattern matches none of the joints, two claim one joint with
-                different values, or a joint has no actuator.
+                different values, or a joint has no actuator of the kind that is needed.
         """
         names = index.match("joint", joints)
         if not 0 < box < math.inf:
             raise ConfigError(f"box must be positive and finite, got {box}")
         if offset is None:
-            offsets = tuple(index.joint(name).default for name in names)
+            offsets = cls.default_offset(index, names)
         else:
             offsets = index.per_joint("offset", offset, names)
         return ActionSpec(
-            kind="joint_position",
+            kind=cls.kind,
             joints=names,
-            actuators=tuple(index.actuator_of(name, "position").name for name in names),
+            actuators=tuple(index.actuator_of(n, cls.actuator_kind).name for n in names),
             scale=index.per_joint("scale", scale, names),
             offset=offsets,
             box=float(box),
             target_clip=_target_clip(index, target_clip, names),
             clipped=clipped,
         )
+
+    @classmethod
+    def default_offset(cls, index: ModelIndex, joints: tuple[str, ...]) -> tuple[float, ...]:
+        """Control of each joint at action 0 where the config says none: 0."""
+        return (0.0,) * len(joints)
+
+
+class JointPositionAction(JointAction):
+    """Targets of position actuators, rad (or m): default + scale x action."""
+
+    kind = "joint_position"
+    actuator_kind = "position"
+
+    @classmethod
+    def default_offset(cls, index: ModelIndex, joints: tuple[str, ...]) -> tuple[float, ...]:
+        """The default pose."""
+        return tuple(index.joint(name).default for name in joints)
+
+
+class RelativeJointPositionAction(JointAction):
+    """Targets of position actuators, rad (or m): joint position now + scale x action.
+
+    "Now" is the boundary at which the action is given; within the control step the target stays.
+    """
+
+    kind = "relative_joint_position"
+    actuator_kind = "position"
+
+
+class JointVelocityAction(JointAction):
+    """Targets of velocity actuators, rad/s (or m/s): scale x action."""
+
+    kind = "joint_velocity"
+    actuator_kind = "velocity"
+
+
+class JointEffortAction(JointAction):
+    """Forces of motors, N m (or N): scale x action; the actuator's own limits still hold."""
+
+    kind = "joint_effort"
+    actuator_kind = "motor"
 
 
 def _target_clip(

@@ -11,17 +11,34 @@ from torch import Tensor
 from unilab_gym.errors import ConfigError
 from unilab_gym.model_index import ModelIndex
 from unilab_gym.runtime.command_term import CommandTerm, StepTimer
-from unilab_gym.runtime.reads import Command, EpisodeStep
+from unilab_gym.runtime.curriculum_term import Range, RangedDraw
+from unilab_gym.runtime.reads import Command, EpisodeStep, RootQuat
 from unilab_gym.runtime.term import BuildContext, TermFrame, term
 
 _RANGE = tuple[float, float]
 
 
-@term(reads=(), width=3)
+def _velocity_reads(params: Mapping[str, Any]) -> tuple[RootQuat, ...]:
+    return (RootQuat(),) if params["heading"] is not None else ()
+
+
+@term(reads=_velocity_reads, width=3)
 class UniformVelocityCommand(CommandTerm):
     """Planar velocity commands (v_x, v_y, yaw rate) in the base frame, drawn uniformly.
 
     `value` is `[N, 3]` in m/s, m/s, rad/s. A share of the draws is a standing command of zeros.
+
+    With `heading`, a share of the other draws turns to a heading drawn from that range (world
+    frame, rad): their yaw rate follows from the heading error d at every boundary,
+
+        yaw rate = gain x 2 tan(d / 2), within `ang_vel_yaw`
+                 = gain x 2 sin d / (1 + cos d)
+
+    which is d to third order (1 % off at 0.34 rad) and keeps d's sign up to half a turn; sin d
+    and cos d are the cross and dot product of the base's x axis, seen from above, with the
+    target. So no atan2 runs over rows, whose last bit would depend on their number.
+
+    A curriculum may move the three ranges and `standing_fraction`.
     """
 
     component_names = ("lin_vel_x", "lin_vel_y", "ang_vel_yaw")
@@ -35,41 +52,112 @@ class UniformVelocityCommand(CommandTerm):
         ang_vel_yaw: _RANGE,
         resampling_s: _RANGE,
         standing_fraction: float = 0.0,
+        heading: _RANGE | None = None,
+        heading_fraction: float = 1.0,
+        heading_gain: float = 0.5,
     ) -> None:
         """Allocates the command.
 
+        Args:
+            ctx: The build context.
+            lin_vel_x: Range of the forward velocity, m/s.
+            lin_vel_y: Range of the velocity to the left, m/s.
+            ang_vel_yaw: Range of the yaw rate, rad/s; with `heading` also its bounds.
+            resampling_s: Range of the time between two draws, s.
+            standing_fraction: Share of the draws that is zero.
+            heading: Range of target headings, rad; None switches the heading mode off.
+            heading_fraction: Share of the draws that are not standing which turn to a heading.
+            heading_gain: Yaw rate per rad of heading error, 1/s.
+
         Raises:
-            ConfigError: If a range is not ordered or the fraction is not in [0, 1].
+            ConfigError: If a range is not ordered, a share not in [0, 1], or the gain not positive.
         """
         super().__init__(ctx)
-        ranges = {"lin_vel_x": lin_vel_x, "lin_vel_y": lin_vel_y, "ang_vel_yaw": ang_vel_yaw}
-        for name, (low, high) in ranges.items():
-            if not low <= high:
-                raise ConfigError(f"{name}: low {low} exceeds high {high}")
-        if not 0.0 <= standing_fraction <= 1.0:
-            raise ConfigError(f"standing_fraction must be in [0, 1], got {standing_fraction}")
-        low = [bounds[0] for bounds in ranges.values()] + [0.0]
-        high = [bounds[1] for bounds in ranges.values()] + [1.0]
-        self._standing = standing_fraction
-        self._draws = {phase: ctx.uniform(4, phase, low, high) for phase in ("step", "reset")}
+        ranges = [
+            Range("lin_vel_x", *lin_vel_x),
+            Range("lin_vel_y", *lin_vel_y),
+            Range("ang_vel_yaw", *ang_vel_yaw),
+            Range("", 0.0, 1.0),
+        ]
+        shares = {"standing_fraction": standing_fraction, "heading_fraction": heading_fraction}
+        for name, share in shares.items():
+            if not 0.0 <= share <= 1.0:
+                raise ConfigError(f"{name} must be in [0, 1], got {share}")
+        moved = ctx.adjusted("standing_fraction", standing_fraction)
+        self._standing = standing_fraction if moved is None else moved
+        self._may_stand = moved is not None or standing_fraction > 0.0
+        self._draw = RangedDraw(ctx, ranges, ("step", "reset"))
         self._timer = StepTimer(ctx, resampling_s)
         self.value = ctx.zeros(3, key="value")
+        self._heading = None
+        if heading is not None:
+            self._heading = _Heading(
+                ctx, Range("heading", *heading), heading_fraction, heading_gain, self._draw
+            )
 
     def _resample(self, mask: Tensor, phase: str) -> None:
-        draw = self._draws[phase]()
+        draw = self._draw(phase)
         fresh = draw[:, :3]
-        if self._standing:
-            fresh = fresh * (draw[:, 3:] >= self._standing)
+        moves = None
+        if self._may_stand:
+            moves = draw[:, 3:] >= self._standing
+            fresh = fresh * moves
         torch.where(mask.unsqueeze(1), fresh, self.value, out=self.value)
+        if self._heading is not None:
+            self._heading.resample(mask, phase, moves)
 
     def reset(self, mask: Tensor, frame: TermFrame) -> None:
         """Draws a command for the new episode."""
         self._resample(mask, "reset")
         self._timer.reset(mask)
+        if self._heading is not None:
+            self._heading.steer(self.value[:, 2], frame[RootQuat()], mask)
 
     def update(self, frame: TermFrame) -> None:
-        """Resamples the rows whose time is up."""
+        """Resamples the rows whose time is up and steers those that have a heading."""
         self._resample(self._timer.advance(), "step")
+        if self._heading is not None:
+            self._heading.steer(self.value[:, 2], frame[RootQuat()])
+
+
+class _Heading:
+    """Target headings and the yaw rate towards them."""
+
+    def __init__(
+        self, ctx: BuildContext, bounds: Range, share: float, gain: float, draw: RangedDraw
+    ) -> None:
+        if not gain > 0:
+            raise ConfigError(f"heading_gain must be positive, got {gain}")
+        self._gain, self._share = 2.0 * gain, share
+        columns = [bounds, Range("", 0.0, 1.0)]
+        self._draw = RangedDraw(ctx, columns, ("step", "reset"), key="heading")
+        self._bounds = draw.limits(2)
+        self._target = ctx.zeros(2, key="heading")  # cos and sin of the heading
+        self._turns = ctx.zeros(dtype=torch.bool, key="turns")
+
+    def resample(self, mask: Tensor, phase: str, moves: Tensor | None) -> None:
+        """Masked rows draw a target and whether they turn to it; standing ones never do."""
+        draw = self._draw(phase)
+        angle = draw[:, 0]
+        fresh = torch.stack((angle.cos(), angle.sin()), 1)
+        torch.where(mask.unsqueeze(1), fresh, self._target, out=self._target)
+        turns = draw[:, 1] < self._share
+        if moves is not None:
+            turns = turns & moves[:, 0]
+        torch.where(mask, turns, self._turns, out=self._turns)
+
+    def steer(self, yaw_rate: Tensor, quat: Tensor, mask: Tensor | None = None) -> None:
+        """Writes the yaw rates `[N]` of rows with a heading, from base orientations `[N, 4]`."""
+        w, x, y, z = quat.unbind(1)
+        ahead = 1.0 - 2.0 * (y * y + z * z)  # the base's x axis seen from above
+        left = 2.0 * (x * y + w * z)
+        cos, sin = self._target.unbind(1)
+        cross, dot = ahead * sin - left * cos, ahead * cos + left * sin
+        length = (ahead * ahead + left * left).sqrt_()
+        wanted = (cross * self._gain) / (length + dot).clamp_(min=1e-6)
+        torch.clamp(wanted, *self._bounds, out=wanted)
+        rows = self._turns if mask is None else self._turns & mask
+        torch.where(rows, wanted, yaw_rate, out=yaw_rate)
 
 
 def _gait_reads(params: Mapping[str, Any]) -> tuple[Command | EpisodeStep, ...]:
@@ -108,6 +196,10 @@ class TrotGait(CommandTerm):
         self._uniform = ctx.uniform(1, "reset")
         self.value = ctx.zeros(4, key="value")
         self._stance = ctx.zeros(4, dtype=torch.bool, key="stance")
+        self._fresh = (
+            ctx.scratch(4, key="fresh_value"),
+            ctx.scratch(4, dtype=torch.bool, key="fresh_stance"),
+        )
         self.parts = {"stance": self._stance}
 
     @classmethod
@@ -127,23 +219,29 @@ class TrotGait(CommandTerm):
             "standing_norm": standing_norm,
         }
 
-    def _refresh(self, frame: TermFrame) -> None:
-        still = frame[Command(self._command)].square().sum(-1, keepdim=True) < self._standing_sq
-        elapsed = frame[EpisodeStep()].unsqueeze(1) * self._rate
-        phase = (elapsed + self._phase_0).frac_()  # [N, 4], in periods
-        torch.lt(phase, self._stance_share, out=self._stance)
-        self._stance.logical_or_(still)
+    def _still(self, frame: TermFrame) -> Tensor:  # [N, 1] bool
+        return frame[Command(self._command)].square().sum(-1, keepdim=True) < self._standing_sq
+
+    def _write(self, phase: Tensor, still: Tensor, value: Tensor, stance: Tensor) -> None:
+        """Outputs of the legs' phases `[N, 4]`, in periods from 0 to 1."""
+        torch.lt(phase, self._stance_share, out=stance)
+        stance.logical_or_(still)
         angle = phase[:, :2] * (2.0 * torch.pi)  # FL stands for FL and RR, FR for FR and RL
-        torch.sin(angle, out=self.value[:, 0::2])
-        torch.cos(angle, out=self.value[:, 1::2])
-        self.value.masked_fill_(still, 0.0)
+        torch.sin(angle, out=value[:, 0::2])
+        torch.cos(angle, out=value[:, 1::2])
+        value.masked_fill_(still, 0.0)
 
     def reset(self, mask: Tensor, frame: TermFrame) -> None:
-        """Draws a phase for the new episode."""
-        drawn = self._uniform() + self._legs
-        torch.where(mask.unsqueeze(1), drawn, self._phase_0, out=self._phase_0)
-        self._refresh(frame)
+        """Draws a phase for the new episode; rows outside the mask keep what they show."""
+        mask = mask.unsqueeze(1)
+        phase = (self._uniform() + self._legs).frac_()
+        self._write(phase, self._still(frame), *self._fresh)
+        torch.where(mask, phase, self._phase_0, out=self._phase_0)
+        for current, fresh in zip((self.value, self._stance), self._fresh, strict=True):
+            torch.where(mask, fresh, current, out=current)
 
     def update(self, frame: TermFrame) -> None:
         """Moves the clock to this boundary."""
-        self._refresh(frame)
+        elapsed = frame[EpisodeStep()].unsqueeze(1) * self._rate
+        phase = (elapsed + self._phase_0).frac_()
+        self._write(phase, self._still(frame), self.value, self._stance)

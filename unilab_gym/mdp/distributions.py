@@ -12,7 +12,7 @@ from torch import Tensor
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.runtime.term import BuildContext
 
-Range = tuple[float, float]
+Bounds = tuple[float, float]
 Operation = Literal["abs", "add", "scale"]
 Distribution = Literal["uniform", "log_uniform", "gaussian"]
 _OPERATIONS = ("abs", "add", "scale")
@@ -20,7 +20,7 @@ _DISTRIBUTIONS = ("uniform", "log_uniform", "gaussian")
 _SIGMAS = 4.0
 
 
-def check_range(what: str, bounds: Range) -> Range:
+def check_range(what: str, bounds: Bounds) -> Bounds:
     """The pair as floats.
 
     Raises:
@@ -32,7 +32,7 @@ def check_range(what: str, bounds: Range) -> Range:
     return float(low), float(high)
 
 
-def _support(what: str, bounds: Range, distribution: str) -> Range:
+def _support(what: str, bounds: Bounds, distribution: str) -> Bounds:
     """Lowest and highest value that can be drawn."""
     if distribution not in _DISTRIBUTIONS:
         raise ConfigError(f"distribution {near(str(distribution), _DISTRIBUTIONS)}")
@@ -48,7 +48,7 @@ def _support(what: str, bounds: Range, distribution: str) -> Range:
 
 
 def make_draw(
-    ctx: BuildContext, width: int, what: str, bounds: Range, distribution: str, key: str = ""
+    ctx: BuildContext, width: int, what: str, bounds: Bounds, distribution: str, key: str = ""
 ) -> Callable[[], Tensor]:
     """A function that returns this phase's draw `[N, width]`.
 
@@ -86,7 +86,7 @@ class Change:
         what: str,
         nominal: Tensor,
         operation: str,
-        bounds: Range,
+        bounds: Bounds,
         distribution: str,
         *,
         width: int | None = None,
@@ -129,7 +129,7 @@ def operate(operation: str, current: Tensor, draw: Tensor) -> Tensor:
     return current * draw if operation == "scale" else draw.expand_as(current)
 
 
-def one_operation(**given: Range | None) -> tuple[str, Range]:
+def one_operation(**given: Bounds | None) -> tuple[str, Bounds]:
     """The only operation that has a range.
 
     Raises:

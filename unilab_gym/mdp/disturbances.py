@@ -7,7 +7,8 @@ from torch import Tensor
 
 from unilab_gym.backends.base import TensorIntervalPayload
 from unilab_gym.errors import ConfigError
-from unilab_gym.mdp.distributions import Range, check_range, match_bodies
+from unilab_gym.mdp.distributions import Bounds, check_range, match_bodies
+from unilab_gym.runtime.curriculum_term import Range, RangedDraw
 from unilab_gym.runtime.event_term import IntervalEvent
 from unilab_gym.runtime.term import BuildContext
 
@@ -23,9 +24,9 @@ class PushRoot(IntervalEvent):
         self,
         ctx: BuildContext,
         *,
-        lin_vel_xy: Range,
-        lin_vel_z: Range | None = None,
-        ang_vel: Range | None = None,
+        lin_vel_xy: Bounds,
+        lin_vel_z: Bounds | None = None,
+        ang_vel: Bounds | None = None,
     ) -> None:
         """Checks the ranges.
 
@@ -34,20 +35,19 @@ class PushRoot(IntervalEvent):
         """
         if not ctx.index.floating:
             raise ConfigError("PushRoot needs a floating base")
-        bounds = [check_range("lin_vel_xy", lin_vel_xy)] * 2
+        ranges = [Range("lin_vel_xy", *check_range("lin_vel_xy", lin_vel_xy), 2)]
         if lin_vel_z is not None or ang_vel is not None:
-            bounds.append(check_range("lin_vel_z", lin_vel_z or (0.0, 0.0)))
+            ranges.append(Range("lin_vel_z", *check_range("lin_vel_z", lin_vel_z or (0.0, 0.0))))
         if ang_vel is not None:
-            bounds += [check_range("ang_vel", ang_vel)] * 3
-        self.dofs = tuple(range(len(bounds)))
-        low, high = zip(*bounds, strict=True)
-        self._draw = ctx.uniform(len(bounds), "step", low, high)
+            ranges.append(Range("ang_vel", *check_range("ang_vel", ang_vel), 3))
+        self.dofs = tuple(range(sum(item.width for item in ranges)))
+        self._draw = RangedDraw(ctx, ranges, ("step",))
 
     def apply(self, payload: TensorIntervalPayload, due: Tensor) -> None:
         """Stages the shove where it is due."""
         assert payload.qvel_delta is not None
         target = payload.qvel_delta[:, : len(self.dofs)]
-        torch.mul(self._draw(), due.unsqueeze(1), out=target)
+        torch.mul(self._draw("step"), due.unsqueeze(1), out=target)
 
 
 class ApplyBodyWrench(IntervalEvent):
@@ -64,8 +64,8 @@ class ApplyBodyWrench(IntervalEvent):
         ctx: BuildContext,
         *,
         body: str,
-        force: Range = (0.0, 0.0),
-        torque: Range = (0.0, 0.0),
+        force: Bounds = (0.0, 0.0),
+        torque: Bounds = (0.0, 0.0),
         duration_s: float,
     ) -> None:
         """Resolves the body.
@@ -98,7 +98,7 @@ class ApplyBodyWrench(IntervalEvent):
 class ApplyBodyImpulse(ApplyBodyWrench):
     """An impulse (N s) at a body's centre of mass, world frame: a force for one control step."""
 
-    def __init__(self, ctx: BuildContext, *, body: str, impulse: Range) -> None:
+    def __init__(self, ctx: BuildContext, *, body: str, impulse: Bounds) -> None:
         """Turns the impulse into a force over one control step."""
         low, high = check_range("impulse", impulse)
         dt = ctx.control_dt

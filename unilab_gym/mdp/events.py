@@ -6,7 +6,7 @@ import torch
 
 from unilab_gym.backends.base import TensorResetRandomizationPayload
 from unilab_gym.errors import ConfigError
-from unilab_gym.mdp.distributions import Range, check_range
+from unilab_gym.mdp.distributions import Bounds, check_range
 from unilab_gym.mdp.randomization import (
     ApplyBodyImpulse,
     ApplyBodyWrench,
@@ -23,6 +23,7 @@ from unilab_gym.mdp.randomization import (
     RandomizeJointDamping,
     RandomizeJointFriction,
 )
+from unilab_gym.runtime.curriculum_term import Range, RangedDraw
 from unilab_gym.runtime.event_term import ResetEvent
 from unilab_gym.runtime.term import BuildContext
 
@@ -48,14 +49,16 @@ __all__ = [
 class ResetRootUniform(ResetEvent):
     """Default root pose moved by uniform draws: xy in m, yaw in rad, velocities in m/s, rad/s."""
 
+    assigns = True
+
     def __init__(
         self,
         ctx: BuildContext,
         *,
-        xy: Range = (0.0, 0.0),
-        yaw: Range = (0.0, 0.0),
-        lin_vel: Range = (0.0, 0.0),
-        ang_vel: Range = (0.0, 0.0),
+        xy: Bounds = (0.0, 0.0),
+        yaw: Bounds = (0.0, 0.0),
+        lin_vel: Bounds = (0.0, 0.0),
+        ang_vel: Bounds = (0.0, 0.0),
     ) -> None:
         """Checks the ranges.
 
@@ -70,14 +73,18 @@ class ResetRootUniform(ResetEvent):
         x, y = ctx.index.default_qpos[:2]
         check_range("xy", xy)
         check_range("yaw", yaw)
-        bounds = [(x + xy[0], x + xy[1]), (y + xy[0], y + xy[1]), (yaw[0] / 2, yaw[1] / 2)]
-        bounds += [check_range("lin_vel", lin_vel)] * 3 + [check_range("ang_vel", ang_vel)] * 3
-        low, high = zip(*bounds, strict=True)
-        self._draw = ctx.uniform(9, "reset", low, high)
+        ranges = [
+            Range("", x + xy[0], x + xy[1]),
+            Range("", y + xy[0], y + xy[1]),
+            Range("", yaw[0] / 2, yaw[1] / 2),
+            Range("lin_vel", *check_range("lin_vel", lin_vel), 3),
+            Range("ang_vel", *check_range("ang_vel", ang_vel), 3),
+        ]
+        self._draw = RangedDraw(ctx, ranges, ("reset",))
 
     def apply(self, payload: TensorResetRandomizationPayload) -> None:
         """Writes position, orientation and velocities of the root."""
-        draw = self._draw()
+        draw = self._draw("reset")
         payload.qpos[:, :2].copy_(draw[:, :2])
         torch.cos(draw[:, 2], out=payload.qpos[:, 3])
         torch.sin(draw[:, 2], out=payload.qpos[:, 6])

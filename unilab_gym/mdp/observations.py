@@ -8,17 +8,20 @@ from typing import Any
 from torch import Tensor
 
 from unilab_gym.model_index import ModelIndex
+from unilab_gym.runtime.dynamics_reads import JointTorque
 from unilab_gym.runtime.reads import (
     Action,
     Command,
     GeomContact,
     GeomHeight,
+    JointAcc,
     JointBias,
     JointPosRel,
     JointVel,
     ProjectedGravity,
     RootAngVelB,
     RootLinVelB,
+    RootPos,
 )
 from unilab_gym.runtime.term import TermFrame, term
 
@@ -68,6 +71,24 @@ def joint_pos_measured(frame: TermFrame) -> Tensor:  # [N, J]
 def joint_vel(frame: TermFrame, *, joints: tuple[str, ...] = (".*",)) -> Tensor:  # [N, J]
     """Joint velocities, rad/s."""
     return frame[JointVel(joints)]
+
+
+@term(reads=lambda p: (JointAcc(p["joints"]),), width=_joints)
+def joint_acc(frame: TermFrame, *, joints: tuple[str, ...] = (".*",)) -> Tensor:  # [N, J]
+    """Joint accelerations of the last substep, rad/s^2; 0 after a reset."""
+    return frame[JointAcc(joints)]
+
+
+@term(reads=lambda p: (JointTorque(p["joints"]),), width=_joints)
+def joint_torque(frame: TermFrame, *, joints: tuple[str, ...] = (".*",)) -> Tensor:  # [N, J]
+    """Torques of the joints' actuators in the last substep, N m; 0 after a reset."""
+    return frame[JointTorque(joints)]
+
+
+@term(reads=(RootPos(),), width=1)
+def base_height(frame: TermFrame) -> Tensor:  # [N, 1]
+    """Height of the base frame's origin over flat ground, m."""
+    return frame[RootPos()][:, 2:]
 
 
 @term(reads=(Action(0),), width=lambda p, index: p["width"] or index.nu)

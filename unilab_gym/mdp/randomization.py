@@ -26,10 +26,10 @@ from torch import Tensor
 from unilab_gym.backends.base import Capabilities, RecomputeLevel
 from unilab_gym.errors import ConfigError
 from unilab_gym.mdp.distributions import (
+    Bounds,
     Change,
     Distribution,
     Operation,
-    Range,
     make_draw,
     match_bodies,
     one_operation,
@@ -80,9 +80,9 @@ class RandomizeFriction(ModelEvent):
         ctx: BuildContext,
         *,
         geoms: tuple[str, ...],
-        slide: Range | None = None,
-        spin: Range | None = None,
-        roll: Range | None = None,
+        slide: Bounds | None = None,
+        spin: Bounds | None = None,
+        roll: Bounds | None = None,
         operation: Operation = "abs",
         distribution: Distribution = "uniform",
         each: bool = False,
@@ -133,9 +133,9 @@ class RandomizeBodyMass(ModelEvent):
         ctx: BuildContext,
         *,
         body: str | tuple[str, ...],
-        add: Range | None = None,
-        scale: Range | None = None,
-        abs: Range | None = None,
+        add: Bounds | None = None,
+        scale: Bounds | None = None,
+        abs: Bounds | None = None,
         distribution: Distribution = "uniform",
     ) -> None:
         """Resolves the body; a tuple of patterns may match several, each drawn by itself.
@@ -168,7 +168,7 @@ class RandomizeBodyCom(ModelEvent):
         ctx: BuildContext,
         *,
         body: str | tuple[str, ...],
-        add: Range,
+        add: Bounds,
         distribution: Distribution = "uniform",
     ) -> None:
         """Resolves the body."""
@@ -192,7 +192,7 @@ class RandomizeBodyInertia(ModelEvent):
         ctx: BuildContext,
         *,
         body: str | tuple[str, ...],
-        scale: Range,
+        scale: Bounds,
         distribution: Distribution = "uniform",
     ) -> None:
         """Resolves the body.
@@ -219,8 +219,8 @@ class RandomizeGravity(ModelEvent):
         self,
         ctx: BuildContext,
         *,
-        add: Range | None = None,
-        scale: Range | None = None,
+        add: Bounds | None = None,
+        scale: Bounds | None = None,
         distribution: Distribution = "uniform",
     ) -> None:
         """Checks the ranges.
@@ -249,9 +249,9 @@ class _JointField(ModelEvent):
         ctx: BuildContext,
         *,
         joints: tuple[str, ...] = (".*",),
-        add: Range | None = None,
-        scale: Range | None = None,
-        abs: Range | None = None,
+        add: Bounds | None = None,
+        scale: Bounds | None = None,
+        abs: Bounds | None = None,
         distribution: Distribution = "uniform",
     ) -> None:
         """Resolves the joints.
@@ -311,8 +311,8 @@ class RandomizeGains(ModelEvent):
         self,
         ctx: BuildContext,
         *,
-        kp: Range = (1.0, 1.0),
-        kd: Range = (1.0, 1.0),
+        kp: Bounds = (1.0, 1.0),
+        kd: Bounds = (1.0, 1.0),
         joints: tuple[str, ...] = (".*",),
         operation: Operation = "scale",
         distribution: Distribution = "uniform",
@@ -354,9 +354,9 @@ class RandomizeEffortLimit(ModelEvent):
         ctx: BuildContext,
         *,
         joints: tuple[str, ...] = (".*",),
-        add: Range | None = None,
-        scale: Range | None = None,
-        abs: Range | None = None,
+        add: Bounds | None = None,
+        scale: Bounds | None = None,
+        abs: Bounds | None = None,
         distribution: Distribution = "uniform",
     ) -> None:
         """Resolves the joints' actuators.
@@ -398,7 +398,7 @@ class RandomizeEncoderBias(ModelEvent):
         ctx: BuildContext,
         *,
         joints: tuple[str, ...] = (".*",),
-        add: Range,
+        add: Bounds,
         distribution: Distribution = "uniform",
     ) -> None:
         """Resolves the joints.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 
-from unilab_gym.runtime.reads import EpisodeStep, GeomContact, ProjectedGravity
+from unilab_gym.runtime.reads import EpisodeStep, GeomContact, ProjectedGravity, Sensors
 from unilab_gym.runtime.term import BuildContext, Term, TermFrame, term
 
 
@@ -27,13 +28,30 @@ class TimeOut(Term):
         return frame[EpisodeStep()] >= self._limit
 
 
-@term(reads=(ProjectedGravity(),))
-def bad_orientation(frame: TermFrame, *, limit_deg: float) -> Tensor:  # [N] bool
+@term(reads=(ProjectedGravity(),), adjustable=("limit_deg",))
+def bad_orientation(frame: TermFrame, *, limit_deg: float | Tensor) -> Tensor:  # [N] bool
     """True where the base's z axis is more than `limit_deg` degrees from vertical."""
-    return frame[ProjectedGravity()][:, 2] > -math.cos(math.radians(limit_deg))
+    if isinstance(limit_deg, Tensor):  # moved by a curriculum
+        limit = torch.cos(limit_deg * (math.pi / 180.0))
+    else:
+        limit = math.cos(math.radians(limit_deg))
+    return frame[ProjectedGravity()][:, 2] > -limit
 
 
 @term(reads=lambda p: (GeomContact(p["geoms"], p["margin"]),))
 def geom_contact(frame: TermFrame, *, geoms: tuple[str, ...], margin: float) -> Tensor:  # [N] bool
     """True where any of the geoms is below `margin` m over flat ground (kinematic)."""
     return frame[GeomContact(geoms, margin)].any(-1)
+
+
+@term(reads=lambda p: (Sensors(p["sensors"]),), adjustable=("limit",))
+def illegal_contact(
+    frame: TermFrame, *, sensors: tuple[str, ...], limit: float
+) -> Tensor:  # [N] bool
+    """True where any of the sensors reports a force above `limit` N in the last substep.
+
+    Sensors are of one width: touch (1), force or contact force (3, whose length counts). Fit for
+    any contact; for flat ground alone `geom_contact` is exact and needs no sensor.
+    """
+    force = frame[Sensors(sensors)].square().sum(-1).amax(-1)
+    return force > limit * limit

@@ -134,6 +134,16 @@ class VideoRecorder:
         self._renderer.close()
         self._writer.close()
 
+    def abort(self) -> None:
+        """Stops without a file; a second call does nothing."""
+        self._renderer.close()
+        self._writer.abort()
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._writer.path
+
     def __enter__(self) -> VideoRecorder:
         return self
 

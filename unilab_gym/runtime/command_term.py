@@ -24,6 +24,12 @@ class CommandTerm:
     parts: dict[str, Tensor]
     component_names: tuple[str, ...] = ()
     """Names of the value's components, for the policy contract and logs."""
+    assigns: bool = False
+    """Set it where `stage_reset` overwrites what it touches, as `ResetEvent.assigns` has it."""
+    log_names: tuple[str, ...] = ()
+    """Names of figures for the log, which has them as `command/<command>/<name>`."""
+    log_values: Tensor
+    """The figures, as many as `log_names`; needed where there are names."""
 
     def __init__(self, ctx: BuildContext) -> None:
         """Keeps the sizes; parameters are the subclass's keyword-only arguments."""
@@ -34,7 +40,8 @@ class CommandTerm:
     def stage_reset(self, payload: TensorResetRandomizationPayload) -> None:
         """Writes the state that a reset will commit, at full width, after the reset events.
 
-        For commands that decide where an episode starts; by default nothing.
+        For commands that decide where an episode starts; by default nothing. The payload starts
+        from the default state, as for `ResetEvent`.
         """
 
     def reset(self, mask: Tensor, frame: TermFrame) -> None:
@@ -52,8 +59,21 @@ class StepTimer:
     Float32 holds whole numbers here, so a period of 1.0 s at 0.02 s is exactly 50 steps.
     """
 
-    def __init__(self, ctx: BuildContext, seconds: tuple[float, float], key: str = "timer") -> None:
+    def __init__(
+        self,
+        ctx: BuildContext,
+        seconds: tuple[float, float],
+        key: str = "timer",
+        shared: bool = False,
+    ) -> None:
         """Allocates the countdown `[N]` and its random streams.
+
+        Args:
+            ctx: The build context.
+            seconds: Range of the period, s; drawn anew for each.
+            key: Tells several timers of one term apart.
+            shared: One countdown `[1]` for all rows, which follows row 0's stream and restarts
+                where all rows reset at once.
 
         Raises:
             ConfigError: If the range is not 0 < low <= high.
@@ -64,8 +84,14 @@ class StepTimer:
         first = max(1, round(low / ctx.control_dt))
         last = max(1, round(high / ctx.control_dt))
         self._fixed = float(first) if first == last else None
-        self.left = ctx.zeros(key=f"{key}/left")
-        self._due = ctx.scratch(dtype=torch.bool, key=f"{key}/due")
+        self._shared = shared
+        if shared:
+            self.left = ctx.shared([0.0], key=f"{key}/left")
+            self._due = ctx.shared([False], torch.bool, key=f"{key}/due")
+        else:
+            self.left = ctx.zeros(key=f"{key}/left")
+            self._due = ctx.scratch(dtype=torch.bool, key=f"{key}/due")
+        self._every_due = self._due.expand(ctx.num_envs)
         self._uniform: dict[str, Callable[[], Tensor]] = {}
         if self._fixed is None:  # floor of [first, last + 1), short of rounding up to last + 1
             self._uniform = {
@@ -77,7 +103,7 @@ class StepTimer:
         if self._fixed is not None:
             self.left.masked_fill_(mask, self._fixed)
         else:
-            steps = self._uniform[phase]()[:, 0].floor()
+            steps = self._uniform[phase]()[: self.left.shape[0], 0].floor()
             torch.where(mask, steps, self.left, out=self.left)
 
     def advance(self) -> Tensor:
@@ -85,8 +111,8 @@ class StepTimer:
         self.left.sub_(1.0)
         torch.le(self.left, 0.0, out=self._due)
         self._restart(self._due, "step")
-        return self._due
+        return self._every_due
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows restart their countdown."""
-        self._restart(mask, "reset")
+        self._restart(mask.all().unsqueeze(0) if self._shared else mask, "reset")

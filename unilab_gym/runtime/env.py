@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -22,17 +22,19 @@ from unilab_gym.errors import ConfigError, near
 from unilab_gym.model_index import ModelIndex
 from unilab_gym.runtime import rng as rng_module
 from unilab_gym.runtime import state as state_module
-from unilab_gym.runtime.faults import FaultMonitor, fault_names
+from unilab_gym.runtime.fault_report import FaultReporter
+from unilab_gym.runtime.faults import FaultMonitor
 from unilab_gym.runtime.frame import Frame, SceneTensorReadPlan
 from unilab_gym.runtime.log import EpisodeLog
 from unilab_gym.runtime.managers.actions import ActionManager
 from unilab_gym.runtime.managers.commands import CommandManager
+from unilab_gym.runtime.managers.curriculum import CurriculumManager, moved_paths
 from unilab_gym.runtime.managers.events import EventManager, event_fields
 from unilab_gym.runtime.managers.metrics import MetricsManager
 from unilab_gym.runtime.managers.observations import ObservationManager
 from unilab_gym.runtime.managers.rewards import RewardManager
 from unilab_gym.runtime.managers.terminations import TerminationManager
-from unilab_gym.runtime.reads import Action, EpisodeStep
+from unilab_gym.runtime.reads import Action, EpisodeStep, Terminated
 from unilab_gym.runtime.receipts import ReceiptLedger
 from unilab_gym.runtime.step import Runtime, advance, masked_reset
 from unilab_gym.runtime.term import BuildContext
@@ -81,7 +83,8 @@ class ManagerBasedRlEnv:
         spec: The backend's spec; model fields are added from the events.
         seed: Seed of the streams; None takes one from the operating system.
         rank: Number of this process among several: environments count on from it.
-        on_fault: "quarantine" ends a faulty row's episode; "raise" raises naming the rows.
+        on_fault: "quarantine" ends a faulty row's episode; "raise" raises naming the rows, at
+            once on the CPU and a step or so late on CUDA, where nothing is waited for.
     """
 
     def __init__(
@@ -120,22 +123,22 @@ class ManagerBasedRlEnv:
                 self._backend.close()
                 raise
 
-    def _context(self, frame: Frame, rng: rng_module.ManagerRng) -> BuildContext:
+    def _context(self) -> BuildContext:
         return BuildContext(
             num_envs=self.num_envs,
             device=self.device,
             index=self.index,
             control_dt=self.cfg.ctrl_dt,
             max_episode_steps=self.max_episode_steps,
-            rng=rng,
-            frame=frame,
+            rng=rng_module.ManagerRng(self.num_envs, self.device),
+            frame=Frame(),
             nominal=self.backend.nominal,
+            moved=moved_paths(self.cfg.curriculum),
         )
 
     def _build(self) -> None:
-        backend = self.backend
-        frame, rng = Frame(), rng_module.ManagerRng(self.num_envs, self.device)
-        ctx = self._context(frame, rng)
+        backend, ctx = self.backend, self._context()
+        frame, rng = ctx.frame, ctx.rng
         episode_step = ctx.zeros(dtype=torch.int64, key="env/episode_step")
         frame.provide(EpisodeStep(), episode_step)
         with ctx.owned("actions"):
@@ -152,17 +155,17 @@ class ManagerBasedRlEnv:
             events = EventManager(ctx, self.cfg.events, backend)
         with ctx.owned("metrics"):
             metrics = MetricsManager(ctx, self.cfg.metrics, play=self.cfg.play)
+        with ctx.owned("curriculum"):
+            curriculum = CurriculumManager(ctx, self.cfg.curriculum)
         faults = FaultMonitor(self.num_envs, self.device)
         with ctx.owned("log"):
             log = EpisodeLog(ctx, rewards, terminations, metrics, faults)
-        self._compile_reads(ctx, actions)
+        self._compile_reads(ctx, actions, terminations)
         rng.build()
         for part in (rng, faults):
             part.register(ctx.state)
         ctx.carriers.trim()
         rng.set_keys(rng_module.constructor_keys(self.seed, self.num_envs, self.rank))
-        for manager in (observations, rewards, terminations, metrics):
-            manager.check()
         self.rt = Runtime(
             backend=backend,
             receipts=ReceiptLedger(backend.producer),
@@ -177,32 +180,57 @@ class ManagerBasedRlEnv:
             commands=commands,
             events=events,
             metrics=metrics,
+            curriculum=curriculum,
             log=log,
             carriers=ctx.carriers,
             state=ctx.state,
             episode_step=episode_step,
         )
+        self._check_terms()
         self._publish(ctx)
 
-    def _compile_reads(self, ctx: BuildContext, actions: ActionManager) -> None:
+    def _check_terms(self) -> None:
+        """Computes every term once, so that what does not fit is named before the first step."""
+        rt = self.rt
+        rt.events.restores |= rt.commands.adds_to_reset
+        rt.rng.draw()  # so that checks see draws
+        managers = (rt.observations, rt.rewards, rt.terminations, rt.metrics)
+        for manager in (*managers, rt.events, rt.curriculum):
+            manager.check()
+
+    def _compile_reads(
+        self, ctx: BuildContext, actions: ActionManager, terminations: TerminationManager
+    ) -> None:
         """Turns what was declared into the backend's plan."""
         self.read_plan: SceneTensorReadPlan = ctx.frame.plan()
         orders = [read.order for read in self.read_plan.runtime if isinstance(read, Action)]
         actions.use_orders(1 + max(orders, default=0))
+        terminations.use_reads(any(isinstance(r, Terminated) for r in self.read_plan.runtime))
         ctx.frame.bind(self.backend.compile_reads(self.read_plan.engine))
 
     def _publish(self, ctx: BuildContext) -> None:
         """Allocates what this class itself carries and publishes."""
         with ctx.owned("env"):
             self._final = {
-                name: ctx.zeros(width, key=f"final_obs/{name}")
-                for name, width in self.rt.observations.widths.items()
+                name: ctx.zeros(*shape, key=f"final_obs/{name}")
+                for name, shape in self.rt.observations.shapes.items()
             }
             self._mask = ctx.scratch(dtype=torch.bool, key="mask")
             self._started = ctx.zeros(dtype=torch.bool, key="started")
             self.pending = ctx.zeros(dtype=torch.bool, key="pending")
             """Rows `[N]` that ended and have not begun a new episode (without autoreset)."""
         self._needs_startup = True
+        self.faults: FaultReporter | None = None
+        """Dumps and raises, where that was asked for."""
+        if self._on_fault == "raise" or self.cfg.fault_dump is not None:
+            self.faults = FaultReporter(
+                self.rt,
+                self.cfg,
+                action_size=self.action_size,
+                seed=self.seed,
+                rank=self.rank,
+                raises=self._on_fault == "raise",
+            )
         self.state = TorchEnvState(
             obs=self.rt.observations.buffers,
             reward=self.rt.rewards.reward,
@@ -243,7 +271,7 @@ class ManagerBasedRlEnv:
 
         Raises:
             ConfigError: If the action's shape, dtype or device differ.
-            FaultError: With `on_fault="raise"`, where a row is faulty.
+            FaultError: With `on_fault="raise"`, where a row is faulty (on CUDA: was).
         """
         wanted = (self.num_envs, self.action_size)
         fits = action.shape == wanted and action.dtype == torch.float32
@@ -264,8 +292,8 @@ class ManagerBasedRlEnv:
                 self.pending.copy_(done)
             else:
                 self.pending.logical_or_(done)
-            if self._on_fault == "raise":  # the step is complete: who catches it can go on
-                self._raise_faults()
+            if self.faults is not None:
+                self.faults.look()
         return self.state
 
     def reset(
@@ -370,6 +398,8 @@ class ManagerBasedRlEnv:
             ConfigError: On an unknown, missing or mis-shaped entry, named; nothing is written.
         """
         self._check_rows(keys, mask)
+        if not isinstance(cast("Any", state), Mapping):
+            raise ConfigError(f"a state is a dict of tensors, got {type(state).__name__}")
         with quiet_torch(self._single_thread):
             self._mask.fill_(True) if mask is None else self._mask.copy_(mask)
             physics = all(state_module.is_physics(name) for name in state)
@@ -406,21 +436,10 @@ class ManagerBasedRlEnv:
             self.set_state(rows)
             state_module.write_shared(self.rt, shared)
 
-    def _raise_faults(self) -> None:
-        """Cold path of `on_fault="raise"` on the CPU: reads the word on the host."""
-        from unilab_gym.errors import FaultError
-
-        flags = cast("list[bool]", self.rt.faults.bad.tolist())
-        rows = [i for i, bad in enumerate(flags) if bad]
-        if rows:
-            words = cast("list[int]", self.rt.faults.word.tolist())
-            causes = "; ".join(f"row {i}: {', '.join(fault_names(words[i]))}" for i in rows[:8])
-            more = f" and {len(rows) - 8} more" if len(rows) > 8 else ""
-            raise FaultError(f"{len(rows)} faulty row(s): {causes}{more}")
-
     def log(self) -> dict[str, Tensor]:
         """The episode log as 0-d tensors; a new dict each call."""
-        return self.rt.log.values()
+        rt = self.rt
+        return {**rt.log.values(), **rt.commands.log(), **rt.curriculum.log()}
 
     def fault_totals(self) -> dict[str, int]:
         """How often each cause was seen since construction (reads the device)."""

@@ -53,22 +53,28 @@ StartupEvent = ModelEvent
 
 
 class ResetEvent(EventTerm):
-    """Changes the state that a reset writes."""
+    """Changes the state that a reset writes.
+
+    The payload holds the default state (home keyframe) when the first event of a reset writes it,
+    so that an event may assign or add. That costs one copy of the payload in every step. Where
+    every event of an environment assigns, the copy is left out.
+    """
 
     modes = ("reset",)
 
-    def apply(self, payload: TensorResetRandomizationPayload) -> None:
-        """Writes the payload at full width; rows that do not reset are ignored.
+    assigns: bool = False
+    """Set it where `apply` overwrites the columns that it touches, in every row, with values that
+    do not depend on what they held. It is checked when the environment is built."""
 
-        It holds what the last reset wrote: assign, never add to what is there.
-        """
+    def apply(self, payload: TensorResetRandomizationPayload) -> None:
+        """Writes the payload at full width; rows that do not reset are ignored."""
         raise NotImplementedError(type(self).__name__)
 
 
 class IntervalEvent(EventTerm):
-    """Stages a disturbance for the next physics."""
+    """Stages a disturbance for the next physics: modes "interval" and "step"."""
 
-    modes = ("interval",)
+    modes = ("interval", "step")
     parts: tuple[str, ...] = ("qvel_delta",)
     """Parts of the interval payload that it writes."""
 
@@ -90,5 +96,8 @@ class IntervalEvent(EventTerm):
         return payload.body_wrench[:, start : start + 6]
 
     def apply(self, payload: TensorIntervalPayload, due: Tensor) -> None:
-        """Overwrites its columns: the disturbance where `due` `[N]` is true, else 0."""
+        """Overwrites its columns: the disturbance where `due` `[N]` is true, else 0.
+
+        Called at every boundary; in mode "step" every row is due.
+        """
         raise NotImplementedError(type(self).__name__)

@@ -6,13 +6,17 @@ episode. Causes are counted on the device.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, cast
+
 import torch
 from torch import Tensor
 
 from unilab_gym.backends.base import QUARANTINE, FaultBit
 from unilab_gym.runtime.carriers import StateRegistry
 
-__all__ = ["QUARANTINE", "FaultBit", "FaultMonitor", "fault_names"]
+__all__ = ["QUARANTINE", "FaultBit", "FaultMonitor", "FaultWatch", "fault_names"]
 
 ABSURD = 1e4
 """Positions (rad, m) and velocities (rad/s, m/s) beyond this are a fault.
@@ -89,3 +93,89 @@ class FaultMonitor:
         torch.ne(self._word_column & self._bits, 0, out=self.flags)
         torch.any(self._ending, 1, out=self.bad)
         self.total.add_(self.flags.sum(0))
+
+
+class Event(Protocol):
+    """The part of `torch.cuda.Event` that a watch uses."""
+
+    def record(self) -> None:
+        """Marks this moment on the current stream."""
+        ...
+
+    def query(self) -> bool:
+        """Whether the device has passed the mark."""
+        ...
+
+
+class _CudaEvent:
+    """An event on whatever stream of its device is current when it is recorded."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._event = torch.cuda.Event()
+
+    def record(self) -> None:
+        self._event.record(torch.cuda.current_stream(self._device))
+
+    def query(self) -> bool:
+        return self._event.query()
+
+
+class FaultWatch:
+    """Tells the host which rows are faulty, without ever waiting for the device.
+
+    On the CPU at once. On CUDA the words travel to pinned memory behind an event that later
+    steps poll: a fault is known one step late, or more where the host runs ahead. Words that
+    appear while a copy is under way are gathered on the device, so that none is lost.
+    """
+
+    def __init__(
+        self, num_envs: int, device: torch.device, event: Callable[[], Event] | None = None
+    ) -> None:
+        """Allocates the memory of a copy.
+
+        Args:
+            num_envs: N.
+            device: Where the words are.
+            event: Makes an event; None takes CUDA's on CUDA, and none on the CPU.
+        """
+        if event is None and device.type == "cuda":
+            event = partial(_CudaEvent, device)
+        self._event = event
+        pinned = device.type == "cuda"
+        self._host = torch.zeros(num_envs, dtype=torch.int32, pin_memory=pinned)
+        self._gathered = torch.zeros(num_envs, dtype=torch.int32, device=device)
+        self._gathering = False
+        self._flight: Event | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether faults are known after the step in which they happened."""
+        return self._event is not None
+
+    def look(self, word: Tensor) -> list[tuple[int, int]]:
+        """Takes in a step's words `[N]`; (row, word) of every quarantined fault known by now."""
+        if self._event is None:
+            return faulty_rows(word)
+        found: list[tuple[int, int]] = []
+        if self._flight is not None and self._flight.query():
+            found, self._flight = faulty_rows(self._host), None
+        if self._gathering or self._flight is not None:
+            self._gathered.bitwise_or_(word)
+            word, self._gathering = self._gathered, True
+        if self._flight is None:
+            self._host.copy_(word, non_blocking=True)
+            if self._gathering:
+                self._gathered.zero_()
+                self._gathering = False
+            self._flight = self._event()
+            self._flight.record()
+        return found
+
+
+def faulty_rows(word: Tensor) -> list[tuple[int, int]]:
+    """(row, word) of the quarantined rows of a word `[N]` in host memory."""
+    if not bool((word & int(QUARANTINE)).any()):
+        return []
+    words = cast("list[int]", word.tolist())
+    return [(row, bits) for row, bits in enumerate(words) if bits & QUARANTINE]

@@ -1,10 +1,11 @@
 """The episode log: what ended in this step, as one packed `[N, L]` matrix and 0-d tensors.
 
-Columns: `reward/<term>` is the sum of weight x value x dt over the episode divided by its length
-in seconds; `episode/return`; `episode/length` in steps; `termination/<term>` and `fault/<cause>`
-are 1 where that happened; `metric/<term>` is the episode's reduced metric. The log holds the mean
-over the rows that ended in this step, or the previous value where none did, and
-`episode/ended`, their number.
+`docs/logging.md` has every key with its unit and formula. Per row: `reward/<term>` is the sum of
+weight x value x dt over the episode divided by its length in seconds; `episode/return`;
+`episode/length` in steps; `termination/<term>` and `fault/<cause>` are 1 where that happened;
+`metric/<term>` is the episode's reduced metric, NaN where a row was faulty from its first step on.
+The log holds the mean over the rows that ended in this step and have a figure, or the previous
+value where there is none, and `episode/ended`, their number.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from unilab_gym.runtime.faults import FaultBit, FaultMonitor
 from unilab_gym.runtime.managers.metrics import MetricsManager
 from unilab_gym.runtime.managers.rewards import RewardManager
 from unilab_gym.runtime.managers.terminations import TerminationManager
+from unilab_gym.runtime.reads import LogValue
 from unilab_gym.runtime.term import BuildContext
 
 
@@ -35,42 +37,53 @@ class EpisodeLog:
         self._rewards, self._terminations = rewards, terminations
         self._metrics, self._faults = metrics, faults
         self.names = (
+            *(f"metric/{name}" for name in metrics.names),
             *(f"reward/{name}" for name in rewards.names),
             "episode/return",
             "episode/length",
             *(f"termination/{name}" for name in terminations.names),
             *(f"fault/{bit.name.lower()}" for bit in FaultBit if bit.name),
-            *(f"metric/{name}" for name in metrics.names),
         )
-        own = ctx.carriers.columns(2, "episode")
-        self.returns = own[:, 0]
+        self._own = ctx.carriers.columns(2, "episode")
+        self.returns = self._own[:, 0]
         """Undiscounted return of the running episode `[N]`."""
-        self.length = own[:, 1]
+        self.length = self._own[:, 1]
         """Steps since the reset `[N]`: unlike the time limit's counter nobody can set it."""
-        self._own = own
-        self._length_column = own[:, 1:]
-        self.packed = ctx.zeros(len(self.names), key="packed")
-        """The columns of this step's boundary, for every row."""
-        self._held = ctx.shared([0.0] * (len(self.names) + 1), key="held")  # last one: ended
+        self._length_column = self._own[:, 1:]
+        # Columns: whether a row has metrics (none: left out), the named ones, whether it ended.
+        first = 1 if metrics.names else 0
+        count = len(self.names)
+        self._all = ctx.zeros(first + count + 1, key="packed")
+        self.packed = self._all[:, first:-1]
+        """The named columns of this step's boundary, for every row `[N, L]`."""
+        # A mean divides by the number of rows that have a figure: that column's total.
+        counted = [0] * len(metrics.names) + [first + count] * (count - len(metrics.names))
+        self._counted = ctx.tensor(counted, dtype=torch.int64)
+        self._held = ctx.shared([0.0] * (count + 1), key="held")  # the last one: ended
         self._means, self._ended = self._held[:-1], self._held[-1]
+        for number, name in enumerate((*self.names, "episode/ended")):
+            ctx.frame.provide(LogValue(name), self._held[number])
+        self._named = slice(first, first + count)
         self._zero = torch.zeros((), device=ctx.device)
 
     def compute(self, done: Tensor) -> None:
         """Packs the boundary and reduces the rows that end in this step, `done` `[N]` bool."""
-        steps = self.length.add_(1.0)
-        self.returns.add_(self._rewards.reward)
+        self._own.add_(self._rewards.accrued)
         parts = (
             self._rewards.sums / (self._length_column * self._dt),
             self._own,
             self._terminations.flags,
             self._faults.flags,
-            self._metrics.episode_values(steps),
+            done.unsqueeze(1),
         )
-        torch.cat(parts, 1, out=self.packed)
-        total = torch.where(done.unsqueeze(1), self.packed, self._zero).sum(0)
-        torch.sum(done, 0, dtype=torch.float32, out=self._ended)
-        mean = total / self._ended  # NaN where none ended, which the next line does not pick
-        torch.where(self._ended > 0, mean, self._means, out=self._means)
+        if self._metrics.names:
+            parts = (self._metrics.episode_values(), *parts)
+        torch.cat(parts, 1, out=self._all)
+        totals = torch.where(done.unsqueeze(1), self._all, self._zero).nansum(0)
+        counts = totals.index_select(0, self._counted)
+        mean = totals[self._named] / counts  # NaN where there are none: the next line passes by
+        torch.where(counts > 0, mean, self._means, out=self._means)
+        self._ended.copy_(totals[-1])
 
     def values(self) -> dict[str, Tensor]:
         """A new dict of 0-d tensors that nothing will change."""

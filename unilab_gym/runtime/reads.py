@@ -98,11 +98,17 @@ class DerivedRead(Read):
         return self
 
 
-def _blocks(starts: list[int], width: int) -> tuple[int, ...]:
+def blocks(starts: list[int], width: int) -> tuple[int, ...]:
+    """Column numbers of blocks of `width` columns that begin at `starts`."""
     return tuple(start + k for start in starts for k in range(width))
 
 
-def _root(index: ModelIndex, read: Read) -> None:
+def need_root(index: ModelIndex, read: Read) -> None:
+    """Refuses a read of the root on a robot with a fixed base.
+
+    Raises:
+        ConfigError: Names the read.
+    """
     if not index.floating:
         raise ConfigError(f"{type(read).__name__} needs a floating base; this robot is fixed")
 
@@ -142,7 +148,7 @@ class RootPos(EngineRead):
 
     def resolve(self, index: ModelIndex) -> FieldSlice:
         """Columns of qpos."""
-        _root(index, self)
+        need_root(index, self)
         return FieldSlice("qpos", (0, 1, 2), (3,), Stage.NONE)
 
 
@@ -152,7 +158,7 @@ class RootQuat(EngineRead):
 
     def resolve(self, index: ModelIndex) -> FieldSlice:
         """Columns of qpos."""
-        _root(index, self)
+        need_root(index, self)
         return FieldSlice("qpos", (3, 4, 5, 6), (4,), Stage.NONE)
 
 
@@ -162,7 +168,7 @@ class RootPose(EngineRead):
 
     def resolve(self, index: ModelIndex) -> FieldSlice:
         """Columns of qpos."""
-        _root(index, self)
+        need_root(index, self)
         return FieldSlice("qpos", tuple(range(7)), (7,), Stage.NONE)
 
 
@@ -172,7 +178,7 @@ class RootLinVelW(EngineRead):
 
     def resolve(self, index: ModelIndex) -> FieldSlice:
         """Columns of qvel."""
-        _root(index, self)
+        need_root(index, self)
         return FieldSlice("qvel", (0, 1, 2), (3,), Stage.NONE)
 
 
@@ -182,7 +188,7 @@ class RootAngVelB(EngineRead):
 
     def resolve(self, index: ModelIndex) -> FieldSlice:
         """Columns of qvel."""
-        _root(index, self)
+        need_root(index, self)
         return FieldSlice("qvel", (3, 4, 5), (3,), Stage.NONE)
 
 
@@ -192,7 +198,7 @@ class RootRot(EngineRead):
 
     def resolve(self, index: ModelIndex) -> FieldSlice:
         """Columns of xmat."""
-        _root(index, self)
+        need_root(index, self)
         start = 9 * index.bodies[index.root_body]
         return FieldSlice("xmat", tuple(range(start, start + 9)), (3, 3), Stage.POS)
 
@@ -206,7 +212,7 @@ class BodyPos(EngineRead):
     def resolve(self, index: ModelIndex) -> FieldSlice:
         """Columns of xpos."""
         starts = [3 * index.bodies[name] for name in index.match("body", self.names)]
-        return FieldSlice("xpos", _blocks(starts, 3), (len(starts), 3), Stage.POS)
+        return FieldSlice("xpos", blocks(starts, 3), (len(starts), 3), Stage.POS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,7 +224,7 @@ class BodyQuat(EngineRead):
     def resolve(self, index: ModelIndex) -> FieldSlice:
         """Columns of xquat."""
         starts = [4 * index.bodies[name] for name in index.match("body", self.names)]
-        return FieldSlice("xquat", _blocks(starts, 4), (len(starts), 4), Stage.POS)
+        return FieldSlice("xquat", blocks(starts, 4), (len(starts), 4), Stage.POS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +236,7 @@ class GeomPos(EngineRead):
     def resolve(self, index: ModelIndex) -> FieldSlice:
         """Columns of geom_xpos."""
         starts = [3 * index.geoms[name].index for name in index.match("geom", self.names)]
-        return FieldSlice("geom_xpos", _blocks(starts, 3), (len(starts), 3), Stage.POS)
+        return FieldSlice("geom_xpos", blocks(starts, 3), (len(starts), 3), Stage.POS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +248,7 @@ class GeomUp(EngineRead):
     def resolve(self, index: ModelIndex) -> FieldSlice:
         """Columns of geom_xmat."""
         starts = [9 * index.geoms[name].index + 6 for name in index.match("geom", self.names)]
-        return FieldSlice("geom_xmat", _blocks(starts, 3), (len(starts), 3), Stage.POS)
+        return FieldSlice("geom_xmat", blocks(starts, 3), (len(starts), 3), Stage.POS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,7 +260,7 @@ class SitePos(EngineRead):
     def resolve(self, index: ModelIndex) -> FieldSlice:
         """Columns of site_xpos."""
         starts = [3 * index.sites[name] for name in index.match("site", self.names)]
-        return FieldSlice("site_xpos", _blocks(starts, 3), (len(starts), 3), Stage.POS)
+        return FieldSlice("site_xpos", blocks(starts, 3), (len(starts), 3), Stage.POS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,7 +291,7 @@ class Sensors(EngineRead):
         if len(widths) != 1:
             raise ConfigError(f"sensors {self.names} differ in width: {sorted(widths)}")
         width = widths.pop()
-        columns = _blocks([info.adr for info in infos], width)
+        columns = blocks([info.adr for info in infos], width)
         stage = max(info.stage for info in infos)
         return FieldSlice("sensordata", columns, (len(infos), width), stage)
 
@@ -514,9 +520,19 @@ class JointBias(RuntimeRead):
 
 @dataclass(frozen=True, eq=False)
 class Terminated(RuntimeRead):
-    """Whether a termination term fired in this step, `[N]` bool."""
+    """Whether a termination term fired in this step, `[N]` bool; false once a row has reset."""
 
     term: str
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeFailed(RuntimeRead):
+    """Whether a failure (or a fault) ended the episode in this step, `[N]` bool."""
+
+
+@dataclass(frozen=True, eq=False)
+class EpisodeEnded(RuntimeRead):
+    """Whether the episode ended in this step, by failure or limit, `[N]` bool."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -524,6 +540,21 @@ class RewardSum(RuntimeRead):
     """Sum of weight x value x dt of a reward term over the running episode, `[N]`."""
 
     term: str
+
+
+@dataclass(frozen=True, eq=False)
+class StepCount(RuntimeRead):
+    """Control steps since construction, counting the running one, 0-d int64.
+
+    Only where the config has a curriculum: otherwise nobody counts them.
+    """
+
+
+@dataclass(frozen=True, eq=False)
+class LogValue(RuntimeRead):
+    """A figure of the episode log by its key (`docs/logging.md`), 0-d float32."""
+
+    key: str
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,11 +12,13 @@ from torch import Tensor
 
 from unilab_gym.backends.base import Backend, StateViews
 from unilab_gym.runtime.carriers import EpisodeCarriers, StateRegistry
+from unilab_gym.runtime.fault_ring import FaultRing
 from unilab_gym.runtime.faults import FaultMonitor
 from unilab_gym.runtime.frame import Frame
 from unilab_gym.runtime.log import EpisodeLog
 from unilab_gym.runtime.managers.actions import ActionManager
 from unilab_gym.runtime.managers.commands import CommandManager
+from unilab_gym.runtime.managers.curriculum import CurriculumManager
 from unilab_gym.runtime.managers.events import EventManager
 from unilab_gym.runtime.managers.metrics import MetricsManager
 from unilab_gym.runtime.managers.observations import ObservationManager
@@ -43,10 +45,13 @@ class Runtime:
     commands: CommandManager
     events: EventManager
     metrics: MetricsManager
+    curriculum: CurriculumManager
     log: EpisodeLog
     carriers: EpisodeCarriers
     state: StateRegistry
     episode_step: Tensor  # [N] int64
+    ring: FaultRing | None = None
+    """Past steps for dumps, where the config asks for them."""
 
 
 def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
@@ -55,20 +60,25 @@ def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
     Rows in `restart` `[N]` bool ended before and begin anew after this step: no action, reward 0,
     no flag, no fault. `Terminated` still says there what ended them, for their reset to read.
     """
+    rt.curriculum.update()
     if restart is not None:
         action = action.masked_fill(restart.unsqueeze(1), 0.0)
     rt.rng.advance()
     rt.rng.draw()
     rt.faults.begin(action)
     rt.actions.process(action)
+    if rt.ring is not None:
+        rt.ring.record(action, rt.actions.ctrl, rt.events.interval, rt.episode_step)
 
-    rt.events.commit()
+    rt.events.models.commit()
     rt.receipts.accept(rt.backend.step(rt.actions.ctrl, rt.events.interval))
     rt.frame.advance()  # Frame A holds until the reset: nothing below writes engine state
     rt.episode_step.add_(1)
 
     rt.terminations.compute(keep=restart)
     rt.faults.finish(rt.backend.faults(), _state(rt.views), rt.rewards.compute(), restart)
+    if rt.ring is not None:
+        rt.ring.finish(rt.faults.word)
     void = rt.faults.bad if restart is None else rt.faults.bad | restart
     rt.rewards.finish(void)
     rt.terminations.finish(rt.faults.bad, restart)
@@ -96,7 +106,7 @@ def masked_reset(rt: Runtime, mask: Tensor, start: Tensor | None = None) -> None
     """
     payload = rt.events.stage_reset()
     rt.commands.stage_reset(payload)
-    rt.events.write_model(mask)
+    rt.events.models.write_reset(mask)
     if start is None:
         rt.receipts.accept(rt.backend.reset(payload, mask))
     else:
@@ -106,9 +116,9 @@ def masked_reset(rt: Runtime, mask: Tensor, start: Tensor | None = None) -> None
     rt.carriers.reset(mask)
     rt.actions.reset(mask)
     rt.rewards.reset(mask)
-    rt.terminations.reset(mask)
     rt.metrics.reset(mask)
     rt.commands.reset(mask)
+    rt.terminations.reset(mask)  # after the commands, which may read what ended the episode
     rt.frame.commands_changed()
     rt.events.reset(mask)
     rt.observations.reset(mask)

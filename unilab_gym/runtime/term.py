@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -34,6 +34,7 @@ from unilab_gym.runtime.rng import ManagerRng
 
 __all__ = [
     "ActionSpec",
+    "Adjustables",
     "BoundTerm",
     "BuildContext",
     "Term",
@@ -57,6 +58,7 @@ class TermSpec:
 
     reads: Callable[[Mapping[str, Any]], tuple[Read, ...]]
     width: Width
+    adjustable: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class ActionSpec:
     """A resolved action term: plain numbers, no torch."""
 
     kind: str
-    """What an action means: "joint_position"."""
+    """What an action means: "joint_position", "relative_joint_position" (the joint's position is
+    added), "joint_velocity" or "joint_effort"."""
     joints: tuple[str, ...]
     actuators: tuple[str, ...]
     scale: tuple[float, ...]
@@ -81,19 +84,22 @@ def term(
     *,
     reads: Callable[[Mapping[str, Any]], tuple[Read, ...]] | tuple[Read, ...] = (),
     width: Width = (),
+    adjustable: tuple[str, ...] = (),
 ) -> Callable[[F], F]:
     """Declares what a term reads and how wide its value is.
 
     Args:
         reads: A tuple of reads, or a callable of the term's parameters that returns one.
         width: `()` for `[N]`, d for `[N, d]`, or a callable of (params, index).
+        adjustable: Numeric parameters of a function that a curriculum may move: where one does,
+            the function gets a 0-d tensor on the device in place of the number.
     """
 
     def declared(params: Mapping[str, Any]) -> tuple[Read, ...]:
         return reads(params) if callable(reads) else reads
 
     def attach(target: F) -> F:
-        target.__term__ = TermSpec(declared, width)  # type: ignore[attr-defined]
+        target.__term__ = TermSpec(declared, width, adjustable)  # type: ignore[attr-defined]
         return target
 
     return attach
@@ -146,6 +152,37 @@ def term_width(func: Callable[..., Any], params: Mapping[str, Any], index: Model
     return 1 if width == () else cast("int", width)
 
 
+class Adjustables:
+    """Parameters that curricula move while an environment runs, as device tensors by path.
+
+    A path is `<manager>/<term>/<parameter>`. A term asks for its parameters while it is built; it
+    gets a tensor only where a curriculum moves that parameter, so that nobody else pays.
+    """
+
+    def __init__(self, moved: Iterable[str] = ()) -> None:
+        """Notes the paths that curricula of the config move."""
+        self.moved = frozenset(moved)
+        self.offered: list[str] = []
+        """Every parameter that could be moved."""
+        self.tensors: dict[str, Tensor] = {}
+        """Those that are: 0-d, or `[2, w]` for the bounds of w columns."""
+
+    def offer(self, path: str) -> bool:
+        """Notes that a parameter could be moved; whether it is."""
+        self.offered.append(path)
+        return path in self.moved
+
+    def target(self, path: str) -> Tensor:
+        """The tensor of a parameter that some term keeps.
+
+        Raises:
+            ConfigError: If no term offers the parameter.
+        """
+        if path not in self.tensors:
+            raise ConfigError(f"no term has an adjustable parameter {near(path, self.offered)}")
+        return self.tensors[path]
+
+
 class BuildContext:
     """What a manager or term gets when it is built: sizes, names, device, random streams.
 
@@ -164,8 +201,9 @@ class BuildContext:
         rng: ManagerRng,
         frame: Frame,
         nominal: Callable[[str], Tensor] | None = None,
+        moved: Iterable[str] = (),
     ) -> None:
-        """Holds them."""
+        """Holds them; `moved` are the paths of parameters that curricula move."""
         self._nominal = nominal
         self.num_envs = num_envs
         self.device = device
@@ -174,6 +212,7 @@ class BuildContext:
         self.max_episode_steps = max_episode_steps
         self.rng = rng
         self.frame = frame
+        self.adjustables = Adjustables(moved)
         self.owner = ""
         """Name of who is being built, `manager/term`: errors, streams and state carry it."""
         self.state = StateRegistry()
@@ -250,8 +289,68 @@ class BuildContext:
             high: Upper bound. Bounds cost no operation: scaling is part of the block's draw.
             key: Tells several streams of one term apart.
         """
-        name = f"{self.owner}/{key}" if key else self.owner
-        return self.rng.uniform(name, width, on, low, high)
+        return self.rng.uniform(self._stream(key), width, on, low, high)
+
+    def normal(
+        self,
+        width: int,
+        on: str,
+        mean: float | Sequence[float] = 0.0,
+        deviation: float | Sequence[float] = 1.0,
+        key: str = "",
+    ) -> Callable[[], Tensor]:
+        """A stream of normals `[N, width]`; all of an environment cost 3 operations a draw.
+
+        Uniforms, integers and Bernoulli draws are the same bits on every device; normals agree
+        to rounding.
+
+        Args:
+            width: Numbers per environment and draw.
+            on: "step", "reset" or "startup".
+            mean: One for all columns, or one for each.
+            deviation: Standard deviation, likewise.
+            key: Tells several streams of one term apart.
+        """
+        return self.rng.normal(self._stream(key), width, on, mean, deviation)
+
+    def integers(
+        self, width: int, on: str, low: int, high: int, key: str = ""
+    ) -> Callable[[], Tensor]:
+        """A stream of whole numbers `[N, width]` int64 in [low, high), equally likely.
+
+        Each call of the result costs 4 operations.
+
+        Raises:
+            ConfigError: If the range is empty or holds more than 2^24 numbers.
+        """
+        span = high - low
+        if not 0 < span <= 1 << 24:
+            raise ConfigError(f"integers in [{low}, {high}): 1 to 2^24 values are possible")
+        uniform = self.uniform(width, on, key=key)
+        # u x span never rounds up to span: u <= 1 - 2^-24, and floats below span are that close.
+        return lambda: uniform().mul(span).floor_().to(torch.int64).add_(low)
+
+    def bernoulli(self, width: int, on: str, p: float, key: str = "") -> Callable[[], Tensor]:
+        """A stream of flags `[N, width]` bool, true with probability p: one operation a call.
+
+        Raises:
+            ConfigError: If p is not in [0, 1].
+        """
+        if not 0.0 <= p <= 1.0:
+            raise ConfigError(f"a probability must be in [0, 1], got {p}")
+        uniform = self.uniform(width, on, key=key)
+        return lambda: uniform() < p
+
+    def _stream(self, key: str) -> str:
+        return f"{self.owner}/{key}" if key else self.owner
+
+    def adjusted(self, name: str, value: float) -> Tensor | None:
+        """A number of the term being built as a 0-d tensor, or None: no curriculum moves it."""
+        path = f"{self.owner}/{name}"
+        if not self.adjustables.offer(path):
+            return None
+        self.adjustables.tensors[path] = self.shared(value, key=name)
+        return self.adjustables.tensors[path]
 
     def view(self, name: str, reads: tuple[Read, ...], phases: tuple[str, ...]) -> TermFrame:
         """Declares reads for a term and returns the frame that only it sees.
@@ -271,7 +370,8 @@ class Term:
 
     Subclasses are decorated with `@term(...)`; their parameters are keyword-only. An observation
     is computed at both boundaries of a step, for every row, so a class used there must not
-    advance its state when it is called.
+    advance its state when it is called: it advances in `update`, once a step. Other terms are
+    called once a step and advance in `__call__`.
     """
 
     def __init__(self, ctx: BuildContext) -> None:
@@ -282,6 +382,12 @@ class Term:
     def __call__(self, frame: TermFrame) -> Tensor:
         """The value at this boundary, `[N]` or `[N, d]`."""
         raise NotImplementedError(type(self).__name__)
+
+    def update(self, frame: TermFrame) -> None:
+        """Observations only: a step has passed; called at Frame A, before `__call__`.
+
+        Of a quarantined row it sees a state that means nothing; `reset` clears that.
+        """
 
     def reset(self, mask: Tensor) -> None:
         """Clears the state of the rows where `mask` `[N]` is true."""
@@ -305,6 +411,16 @@ class BoundTerm:
         """The value at this boundary, `[N]` or `[N, d]`."""
         return self._call(self._frame)
 
+    @property
+    def has_update(self) -> bool:
+        """Whether the term is a class that advances in `update`."""
+        own: Any = getattr(cast("Any", type(self.instance)), "update", None)
+        return own is not None and own is not Term.update
+
+    def update(self) -> None:
+        """Advances the term's state by one step."""
+        self.instance.update(self._frame)
+
     def reset(self, mask: Tensor) -> None:
         """Resets the term's state where the mask is true."""
         reset = getattr(self.instance, "reset", None)
@@ -313,7 +429,13 @@ class BoundTerm:
 
 
 def bind_term(
-    ctx: BuildContext, manager: str, name: str, cfg: TermCfg, phases: tuple[str, ...] = ("step",)
+    ctx: BuildContext,
+    manager: str,
+    name: str,
+    cfg: TermCfg,
+    phases: tuple[str, ...] = ("step",),
+    *,
+    updates: bool = False,
 ) -> BoundTerm:
     """Builds a term: checks parameters, declares reads, allocates state.
 
@@ -323,6 +445,7 @@ def bind_term(
         name: The term's name in the config.
         cfg: Function or class and parameters.
         phases: In which refreshes its reads must be valid.
+        updates: Whether the manager calls `update`; a class that has one is refused elsewhere.
 
     Raises:
         ConfigError: With the term's path in front.
@@ -342,8 +465,17 @@ def bind_term(
                 instance = func(ctx, **params)
             call: Callable[..., Tensor] = instance
         else:
-            call = functools.partial(func, **params)
-    return BoundTerm(owner, width, scalar, params, reads, frame, call, instance)
+            with ctx.owned(owner):
+                moved = {name: ctx.adjusted(name, params[name]) for name in spec.adjustable}
+            tensors = {name: tensor for name, tensor in moved.items() if tensor is not None}
+            call = functools.partial(func, **{**params, **tensors})
+    bound = BoundTerm(owner, width, scalar, params, reads, frame, call, instance)
+    if bound.has_update and not updates:
+        raise ConfigError(
+            f"{owner}: {func_name(cfg.func)} advances in update(), which only observations "
+            "have; here a term is called once a step and advances in __call__"
+        )
+    return bound
 
 
 @contextmanager

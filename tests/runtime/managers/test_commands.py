@@ -80,9 +80,11 @@ def test_observed_command_is_that_of_the_coming_step(tmp_path):
     env.close()
 
 
-def test_automatic_and_manual_resets_draw_the_same(tmp_path):
+@pytest.mark.parametrize("params", [{}, {"heading": (-3.0, 3.0), "heading_fraction": 0.5}])
+def test_automatic_and_manual_resets_draw_the_same(tmp_path, params):
     """E20 (a): commands, timers, observations of 300 steps, bit by bit."""
-    cfg = walker_cfg(tmp_path, episode_length_s=0.5)
+    twist = {"twist": twist_command(**params)}
+    cfg = walker_cfg(tmp_path, episode_length_s=0.5, commands=twist)
     auto, manual = started(cfg, 5), started(cfg, 5)
     timers = [env.commands.terms["twist"]._timer.left for env in (auto, manual)]
     ended = 0

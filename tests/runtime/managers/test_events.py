@@ -25,6 +25,20 @@ class Kick(IntervalEvent):
         payload.qvel_delta[:, 0].copy_(due)
 
 
+class Nudge(ResetEvent):
+    """Adds 0.5 rad to what the payload holds."""
+
+    def __init__(self, ctx):
+        pass
+
+    def apply(self, payload):
+        payload.qpos[:, 0] += 0.5
+
+
+class SaysItAssigns(Nudge):
+    assigns = True
+
+
 class AddFriction(StartupEvent):
     """Adds 1 to what is there: twice applied it would be 2."""
 
@@ -132,7 +146,80 @@ def test_two_events_cannot_push_one_column(tmp_path):
         build(cfg)
 
 
+# --- step, and intervals of all rows together -----------------------------------------------------
+
+
+def test_a_step_event_is_staged_at_every_boundary_and_dropped_by_a_reset(tmp_path):
+    always = EventTermCfg(func=Kick, mode="step")
+    env = started(probe_cfg(tmp_path, events={"kick": always}, episode_length_s=0.06), 2)
+    env.rt.episode_step.copy_(torch.tensor([0, 1]))
+    staged = kicks(env, 6)
+    assert staged == [[1, 2, 4, 5], [1, 3, 4, 6]]  # not where that row's episode ended
+    env.close()
+
+
+def test_a_global_interval_is_due_in_all_rows_at_once_whatever_resets(tmp_path):
+    every = EventTermCfg(func=Kick, mode="interval", interval_s=(0.1, 0.4), global_interval=True)
+    env = started(probe_cfg(tmp_path, events={"kick": every}, terminations={}), 3)
+    staged = kicks(env, 200, {35: torch.tensor([True, False, False])})
+    assert staged[0] == staged[1] == staged[2]
+    gaps = {b - a for a, b in itertools.pairwise([0, *staged[0]])}
+    assert gaps <= set(range(5, 21))
+    assert len(gaps) > 4
+    env.close()
+
+
+def test_a_global_interval_restarts_where_every_row_resets(tmp_path):
+    every = EventTermCfg(func=Kick, mode="interval", interval_s=(0.2, 0.2), global_interval=True)
+    env = started(probe_cfg(tmp_path, events={"kick": every}, terminations={}), 2)
+    assert kicks(env, 25, {4: torch.tensor([True, True])}) == [[14, 24], [14, 24]]
+    env.close()
+
+
 # --- reset ----------------------------------------------------------------------------------------
+
+
+def test_an_event_that_adds_starts_from_the_default_each_time(tmp_path):
+    """E08: 200 resets, the first as the last."""
+    cfg = probe_cfg(tmp_path, events={"nudge": EventTermCfg(func=Nudge, mode="reset")})
+    env = started(cfg)
+    for _ in range(200):
+        env.reset()
+        assert torch.equal(env.rt.views.qpos, torch.full((4, 1), 0.1) + 0.5)
+    env.close()
+
+
+def test_events_that_assign_cost_no_copy_and_are_held_to_it(tmp_path):
+    env = started(walker_cfg(tmp_path))
+    assert not env.rt.events.restores
+    env.close()
+    false = EventTermCfg(func=SaysItAssigns, mode="reset")
+    with pytest.raises(ConfigError, match=r"events/nudge: .*SaysItAssigns says `assigns = True`"):
+        build(probe_cfg(tmp_path, events={"nudge": false}))
+
+
+def test_a_reset_too_soon_after_the_last_application_leaves_the_default(tmp_path):
+    cfg = probe_cfg(
+        tmp_path,
+        events={"n": EventTermCfg(func=Nudge, mode="reset", min_steps_between=10)},
+        terminations={},
+    )
+    env = started(cfg, 2)
+    first = torch.tensor([True, False])
+
+    def after(steps, mask):
+        for _ in range(steps):
+            env.step(zero_action(env))
+        env.reset(mask=mask)
+        return [round(x, 3) for x in env.rt.views.qpos[mask, 0].tolist()]
+
+    assert env.rt.views.qpos.flatten().tolist() == pytest.approx([0.6, 0.6])
+    assert after(9, first) == [0.1]  # 9 steps since
+    assert after(1, first) == [0.6]  # 10: applied, counts anew
+    assert after(9, torch.tensor([True, True])) == [0.1, 0.6]  # 9 and 19
+    env.reset(keys=seed_keys(3, 2))  # a new seed: as if it were never applied
+    assert env.rt.views.qpos.flatten().tolist() == pytest.approx([0.6, 0.6])
+    env.close()
 
 
 def test_a_reset_event_writes_the_masked_rows(tmp_path):
@@ -275,6 +362,9 @@ def test_what_cannot_be_honoured_is_refused(tmp_path, event, kind, message):
         ({"mode": "interval"}, "interval_s goes with mode 'interval' only"),
         ({"mode": "reset", "interval_s": (1, 2)}, "interval_s goes with mode 'interval' only"),
         ({"mode": "interval", "interval_s": (2, 1)}, r"interval_s must be 0 < low <= high"),
+        ({"mode": "step", "global_interval": True}, "global_interval goes with mode 'interval'"),
+        ({"mode": "step", "min_steps_between": 3}, "min_steps_between goes with mode 'reset' only"),
+        ({"mode": "reset", "min_steps_between": -1}, "min_steps_between must not be negative"),
     ],
 )
 def test_modes_and_intervals_are_checked(fields, message):

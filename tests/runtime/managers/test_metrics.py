@@ -68,8 +68,8 @@ def test_rows_reset_on_their_own(tmp_path):
     logged(env, 2)
     env.reset(mask=torch.tensor([True, False]))
     env.step(zero_action(env))
-    values = env.rt.metrics.episode_values(env.rt.log.length)
-    assert values.tolist() == [[1.0, 1.0, 1.0, 1.0], [2.0, 6.0, 3.0, 3.0]]
+    values = env.rt.metrics.episode_values()
+    assert values.tolist() == [[1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 6.0, 3.0, 3.0]]
     env.close()
 
 
@@ -86,17 +86,47 @@ def test_play_only_terms_are_not_computed_in_training(tmp_path):
     env.close()
 
 
-def test_a_faulty_row_counts_as_zero(tmp_path):
-    bad = {"step": 2, "row": 0, "value": math.inf}
-    env = started(
-        probe_cfg(
-            tmp_path,
-            metrics={"bad": MetricTermCfg(func=row_at_step, params=bad, reduce="sum")},
-            rewards={"bad": RewardTermCfg(func=row_at_step, weight=1.0, params=bad)},
-        )
-    )
-    assert logged(env, 2) == {"metric/bad": 0.0}
-    assert env.step(zero_action(env)).reward.tolist() == [0.0] * 4
+def faulty(tmp_path, rows):
+    """Two rows whose episodes last 4 steps; the reward is infinite at (row, step) of `rows`."""
+    rewards = {}
+    for number, (row, step) in enumerate(rows):
+        bad = {"step": step, "row": row, "value": math.inf}
+        rewards[f"bad_{number}"] = RewardTermCfg(func=row_at_step, weight=1.0, params=bad)
+    metrics = every(minus_step) | {"k": MetricTermCfg(func=counter)}
+    return started(probe_cfg(tmp_path, metrics=metrics, rewards=rewards, episode_length_s=0.08), 2)
+
+
+def test_a_faulty_step_is_no_part_of_an_episodes_metrics(tmp_path):
+    env = faulty(tmp_path, [(0, 3)])
+    values = logged(env, 3)  # row 0 ends with steps 1 and 2, the faulty third left out
+    assert values == {
+        "metric/mean_k": -1.5,
+        "metric/k": 1.5,
+        "metric/sum_k": -3.0,
+        "metric/max_k": -1.0,
+        "metric/last_k": -2.0,
+    }
+    assert env.rt.metrics.step_values[0].tolist() == [0.0] * 5
+    env.close()
+
+
+def test_a_row_without_a_good_step_is_no_part_of_the_mean(tmp_path):
+    env = faulty(tmp_path, [(0, 1), (1, 1)])
+    env.rt.episode_step.copy_(torch.tensor([0, 2]))
+    assert set(logged(env, 1).values()) == {0.0}  # the first of all: held from before
+    assert env.log()["episode/ended"] == 1
+    env.rt.episode_step.copy_(torch.tensor([0, 3]))
+    values = logged(env, 1)  # row 0 is faulty again, row 1 ends after steps 3 and 4
+    assert env.log()["episode/ended"] == 2
+    assert values["metric/k"] == 3.5
+    assert values["metric/max_k"] == -3.0
+    packed = dict(zip(env.rt.log.names, env.rt.log.packed.unbind(1), strict=True))
+    assert packed["metric/k"].isnan().tolist() == [True, False]
+    assert packed["metric/last_k"].isnan().tolist() == [True, False]
+    assert packed["reward/bad_0"].tolist() == [0.0, 0.0]
+    held = logged(env, 1)  # both rows faulty at once: nothing to average
+    assert env.log()["episode/ended"] == 2
+    assert held == values
     env.close()
 
 

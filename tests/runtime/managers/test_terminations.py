@@ -117,6 +117,25 @@ def test_flags_are_offered_to_terms(tmp_path):
         build(probe_cfg(tmp_path, observations=groups))
 
 
+def test_a_flag_is_false_in_the_observation_of_the_new_episode(tmp_path):
+    groups = {"policy": ObservationGroupCfg(terms={"f": ObservationTermCfg(func=fell)})}
+    terms = {"fall": fails_at(2), "time_out": TIME_OUT}
+    env = started(probe_cfg(tmp_path, terminations=terms, observations=groups), 3)
+    env.rt.episode_step.copy_(torch.tensor([1, 0, 0]))
+    state = env.step(zero_action(env))
+    assert state.final_obs["policy"].tolist() == [[1.0], [0.0], [0.0]]
+    assert state.obs["policy"].tolist() == [[0.0], [0.0], [0.0]]
+    assert env.rt.terminations.flags[:, 0].tolist() == [True, False, False]  # as the log saw it
+    state = env.step(zero_action(env), autoreset=False)
+    assert state.obs["policy"].tolist() == [[0.0], [1.0], [1.0]]
+    assert env.reset(mask=torch.tensor([False, True, False])).obs["policy"].tolist() == [
+        [0.0],
+        [0.0],
+        [1.0],
+    ]
+    env.close()
+
+
 def test_without_terms_nothing_ends(tmp_path):
     env = started(probe_cfg(tmp_path, terminations={}, episode_length_s=0.04))
     for _ in range(4):

@@ -1,23 +1,30 @@
-"""Action manager: owns the action box, the action history and the controls.
+"""Action manager: owns the action box, the action history, its delay and the controls.
 
 Pipeline: raw -> NaN to 0 (with a fault bit), infinity to the bound -> clamp to [-box, box] ->
-history (`last_action` is this value) -> offset + scale x a -> optional target clip -> controls.
+history (`last_action` is this value) -> delay -> offset + scale x a (+ joint position, where the
+action is relative) -> optional target clip -> controls.
+
+A delayed action takes effect some control steps later: until the first one of an episode arrives
+the action in effect is 0. What `last_action` and the action-rate penalty see is not delayed.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from unilab_gym.config import ActionTermCfg
+from unilab_gym.config import ActionTermCfg, delay_of
 from unilab_gym.errors import ConfigError
 from unilab_gym.model_index import ModelIndex
-from unilab_gym.runtime.reads import Action
-from unilab_gym.runtime.term import ActionSpec, BuildContext, full_params, told
+from unilab_gym.runtime.buffers import DelayLine, Lags
+from unilab_gym.runtime.reads import Action, JointPos
+from unilab_gym.runtime.term import ActionSpec, BuildContext, TermFrame, full_params, told
 
 _ORDERS = 3
+_RELATIVE = "relative_joint_position"
 
 
 def resolve_actions(
@@ -83,6 +90,41 @@ class ActionManager:
         self._orders = 1
         for order_ in range(_ORDERS):
             ctx.frame.provide(Action(order_), self._history[:, order_])
+        self._relative = self._bind_relative(ctx)
+        self._lags = Lags()
+        with ctx.owned("actions"):
+            self._line = self._bind_delay(ctx, terms)
+
+    def _bind_relative(self, ctx: BuildContext) -> list[tuple[Tensor, TermFrame, JointPos]]:
+        """Columns of the target to which joint positions are added."""
+        found: list[tuple[Tensor, TermFrame, JointPos]] = []
+        start = 0
+        for name, spec in self.specs.items():
+            end = start + len(spec.joints)
+            if spec.kind == _RELATIVE:
+                read = JointPos(tuple(re.escape(joint) for joint in spec.joints))
+                view = ctx.view(f"actions/{name}", (read,), ("step", "reset"))
+                found.append((self._target[:, start:end], view, read))
+            start = end
+        return found
+
+    def _bind_delay(
+        self, ctx: BuildContext, terms: Mapping[str, ActionTermCfg]
+    ) -> DelayLine | None:
+        """The delay line, where a term has a delay."""
+        delays = {name: delay_of(cfg.delay) for name, cfg in terms.items()}
+        columns: list[int | None] = []
+        for name, delay in delays.items():
+            owner = f"actions/{name}"
+            draw = owner if delay.shared is None else f"actions/delay {delay.shared}"
+            drawn = delay.low < delay.high
+            columns.append(self._lags.column(ctx, draw, delay, owner) if drawn else None)
+        self._lags.build(ctx, "actions")
+        if not any(delay.high for delay in delays.values()):
+            return None
+        widths = [len(spec.joints) for spec in self.specs.values()]
+        current = self._history[:, 0]
+        return DelayLine(ctx, widths, list(delays.values()), self._lags, columns, current)
 
     def use_orders(self, count: int) -> None:
         """How many past actions anybody reads; older ones are not kept."""
@@ -108,13 +150,28 @@ class ActionManager:
             torch.nan_to_num(action, nan=0.0, posinf=bound, neginf=-bound, out=current)
             if self._clip:
                 current.clamp_(-bound, bound)
-        torch.mul(current, self._scale, out=self._target)
+        torch.mul(self._in_effect(current), self._scale, out=self._target)
         self._target.add_(self._offset)
+        for columns, frame, read in self._relative:
+            columns.add_(frame[read])
         if self._has_target_clip:
             torch.clamp(self._target, self._low, self._high, out=self._target)
         if not self._all:
             self.ctrl.index_copy_(1, self._columns, self._target)
 
+    def _in_effect(self, current: Tensor) -> Tensor:
+        """The action that reaches the actuators in this step."""
+        if self._line is None:
+            return current
+        if self._lags.advance():
+            self._line.read_lags()
+        self._line.push()
+        return self._line.delayed
+
     def reset(self, mask: Tensor) -> None:
-        """Masked rows forget their past actions."""
+        """Masked rows forget their past actions and draw their latency."""
         self._history[:, : self._orders].masked_fill_(mask.view(-1, 1, 1), 0.0)
+        if self._line is not None:
+            self._line.clear(mask.unsqueeze(1))
+            if self._lags.reset(mask):
+                self._line.read_lags()

@@ -60,6 +60,14 @@ class CommandManager:
             for part, tensor in command.parts.items():
                 ctx.frame.provide(Command(name, part), tensor)
 
+    @property
+    def adds_to_reset(self) -> bool:
+        """Whether a command writes the state of a reset and may add to what is staged."""
+        return any(
+            type(command).stage_reset is not CommandTerm.stage_reset and not command.assigns
+            for command in self.terms.values()
+        )
+
     def _pin(self, name: str) -> None:
         held = self._held[name]
         if held.used:
@@ -82,6 +90,15 @@ class CommandManager:
         for name, command in self.terms.items():
             command.reset(mask, self._frames[name])
             self._pin(name)
+
+    def log(self) -> dict[str, Tensor]:
+        """Figures of the commands as 0-d tensors that nothing will change."""
+        figures: dict[str, Tensor] = {}
+        for name, command in self.terms.items():
+            if command.log_names:
+                keys = (f"command/{name}/{figure}" for figure in command.log_names)
+                figures.update(zip(keys, command.log_values.clone().unbind(), strict=True))
+        return figures
 
     def hold(self, name: str, value: Any, mask: Tensor | None = None) -> None:
         """Pins a command for chosen rows until `release`, across resampling and resets.

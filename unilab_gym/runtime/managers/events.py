@@ -2,38 +2,39 @@
 
 Model events set model fields, always from the nominal value: at startup (the first reset, and
 again for rows that a later seed touches), at each reset, or by countdown. Reset events write the
-default state staged in the reset payload. Interval events fill the payload of the *next* physics.
-What happens by countdown never writes engine state before that physics, and what is staged for a
-row that resets is dropped.
+default state staged in the reset payload. Interval and step events fill the payload of the *next*
+physics; they never write engine state, and what is staged for a row that resets is dropped.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from unilab_gym.backends.base import (
     Backend,
-    RecomputeLevel,
     TensorIntervalPayload,
     TensorResetRandomizationPayload,
 )
-from unilab_gym.config import EventTermCfg
+from unilab_gym.config import EventTermCfg, func_name
 from unilab_gym.errors import ConfigError, UnsupportedCapabilityError
 from unilab_gym.runtime.command_term import StepTimer
-from unilab_gym.runtime.event_term import EventTerm, IntervalEvent, ModelEvent, ResetEvent
+from unilab_gym.runtime.event_term import IntervalEvent, ModelEvent, ResetEvent
+from unilab_gym.runtime.managers.model_events import ModelEvents
 from unilab_gym.runtime.term import BuildContext, full_params, told
 
 _KINDS = {
     "startup": (ModelEvent,),
     "reset": (ResetEvent, ModelEvent),
     "interval": (IntervalEvent, ModelEvent),
+    "step": (IntervalEvent,),
 }
-_PHASES = {"startup": "startup", "reset": "reset", "interval": "step"}
+_PHASES = {"startup": "startup", "reset": "reset", "interval": "step", "step": "step"}
+_LONG_AGO = 1 << 40
+"""Steps since an event that was never applied."""
 
 
 def event_fields(terms: Mapping[str, EventTermCfg]) -> tuple[str, ...]:
@@ -51,42 +52,31 @@ def event_fields(terms: Mapping[str, EventTermCfg]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-@dataclass
-class _ModelEvents:
-    """Model events that happen together and the full-width values they write."""
+class _Spaced:
+    """A reset event with a least number of steps between two applications to one row."""
 
-    events: list[ModelEvent] = field(default_factory=list[ModelEvent])
-    fields: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    def __init__(self, ctx: BuildContext, event: ResetEvent, steps: int) -> None:
+        self.event = event
+        self._steps = steps
+        self.since = ctx.zeros(dtype=torch.int64, key="steps_since")
+        """Control steps since it was applied `[N]`; carries over resets."""
+        self.forget(torch.ones_like(self.since, dtype=torch.bool))
+        self._due = ctx.scratch(dtype=torch.bool, key="spaced_due")
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(name for event in self.events for name in event.fields))
+    def forget(self, mask: Tensor) -> None:
+        """Masked rows count as never applied: their stream begins anew."""
+        self.since.masked_fill_(mask, _LONG_AGO)
 
-    @property
-    def level(self) -> RecomputeLevel:
-        return max((event.level for event in self.events), default=RecomputeLevel.NONE)
+    def stage(self, payload: TensorResetRandomizationPayload) -> None:
+        """Applies the event to the rows that are due; the others keep what is staged."""
+        torch.ge(self.since, self._steps, out=self._due)
+        before = payload.state.clone()
+        self.event.apply(payload)
+        torch.where(self._due.unsqueeze(1), payload.state, before, out=payload.state)
 
-    def compute(self, base: Mapping[str, Tensor]) -> None:
-        """Applies the events, in order, to copies of the base values."""
-        for name, values in self.fields.items():
-            values.copy_(base[name])
-        for event in self.events:
-            event.apply(self.fields)
-
-    def write(self, backend: Backend, mask: Tensor) -> None:
-        """Hands the masked rows to the backend."""
-        backend.set_model_fields(self.fields, mask, self.level)
-        for event in self.events:
-            event.commit(mask)
-
-
-@dataclass
-class _Countdown:
-    """Model events by countdown: `due` rows are staged until the next physics."""
-
-    group: _ModelEvents
-    timer: StepTimer
-    due: Tensor  # [N] bool
+    def reset(self, mask: Tensor) -> None:
+        """Masked rows have reset; those that were due count from here."""
+        self.since.masked_fill_(mask & self._due, 0)
 
 
 class EventManager:
@@ -104,67 +94,76 @@ class EventManager:
         """
         self._backend = backend
         self._taken: dict[tuple[str, int], str] = {}
-        self._writers: dict[str, tuple[str, str]] = {}
-        self._startup = _ModelEvents()
-        self._model_reset = _ModelEvents()
-        self._countdowns: list[_Countdown] = []
-        self._reset: list[ResetEvent] = []
-        self._interval: list[tuple[IntervalEvent, StepTimer]] = []
+        self.models = ModelEvents(backend)
+        self._reset: list[Callable[[TensorResetRandomizationPayload], None]] = []
+        self._interval: list[tuple[IntervalEvent, StepTimer | None]] = []
+        self._spaced: list[_Spaced] = []
+        self._assigning: list[tuple[str, ResetEvent]] = []
         event_fields(terms)
         for name, cfg in terms.items():
             self._add(ctx, name, cfg)
-        self._allocate(ctx)
+        self.payload = backend.allocate_reset_payload()
+        self._default = self.payload.state[:1].clone()
+        self.restores = len(self._assigning) < len(self._reset)
+        """Whether a reset starts from a fresh copy of the default state: some term may add."""
+        self._true = ctx.tensor(True, torch.bool)
+        self.interval = self._allocate_interval(ctx)
+        self.models.allocate(ctx)
 
     # -- build -----------------------------------------------------------------------------
 
     def _add(self, ctx: BuildContext, name: str, cfg: EventTermCfg) -> None:
         ctx.phase = _PHASES[cfg.mode]
+        timer = None
         with ctx.owned(f"events/{name}"):
             with told(f"events/{name}", cfg.params):
                 event = cfg.func(ctx, **full_params(cfg.func, cfg.params))
-            self._check_support(name, event)
-            timer = None if cfg.interval_s is None else StepTimer(ctx, cfg.interval_s)
+            if isinstance(event, IntervalEvent):
+                self._check_parts(name, event)
+            if cfg.interval_s is not None:
+                timer = StepTimer(ctx, cfg.interval_s, shared=cfg.global_interval)
         if isinstance(event, ResetEvent):
-            self._reset.append(event)
+            self._add_reset(ctx, name, event, cfg.min_steps_between)
         elif isinstance(event, IntervalEvent):
-            assert timer is not None
-            self._check_parts(name, event)
             self._interval.append((event, timer))
         elif isinstance(event, ModelEvent):
-            self._add_model_event(ctx, name, event, cfg.mode, timer)
-
-    def _add_model_event(
-        self, ctx: BuildContext, name: str, event: ModelEvent, mode: str, timer: StepTimer | None
-    ) -> None:
-        if mode == "startup":
-            self._startup.events.append(event)
-            return
-        # Whoever writes a field after start-up writes its whole row from the nominal value, so
-        # that two writers at different times would undo each other.
-        for field_name in event.fields:
-            other, other_mode = self._writers.setdefault(field_name, (name, mode))
-            if other != name and (mode, other_mode) != ("reset", "reset"):
+            if cfg.min_steps_between:
                 raise ConfigError(
-                    f"events/{name}: model field {field_name!r} is written by {other!r} "
-                    f"(mode {other_mode!r}) too; after start-up one mode must own it"
+                    f"events/{name}: min_steps_between spaces events that write the state of a "
+                    "reset; a model term has none"
                 )
-        if timer is None:
-            self._model_reset.events.append(event)
-        else:
-            due = ctx.zeros(dtype=torch.bool, key=f"{name}/due")
-            self._countdowns.append(_Countdown(_ModelEvents([event]), timer, due))
+            self.models.add(ctx, name, event, cfg.mode, timer)
 
-    def _check_support(self, name: str, event: EventTerm) -> None:
-        capabilities = self._backend.capabilities
-        parts = event.parts if isinstance(event, IntervalEvent) else ()
-        for part in parts:
-            if part not in capabilities.interval:
-                raise UnsupportedCapabilityError(
-                    f"events/{name}: backend {capabilities.name!r} cannot apply "
-                    f"{part!r}, it applies {capabilities.interval}"
-                )
+    def _allocate_interval(self, ctx: BuildContext) -> TensorIntervalPayload | None:
+        parts = {part for event, _ in self._interval for part in event.parts}
+        if not parts:
+            return None
+        bodies = tuple(body for event, _ in self._interval for body in event.bodies)
+        columns = ctx.carriers.columns
+        return TensorIntervalPayload(
+            qvel_delta=columns(ctx.index.nv, "qvel_delta") if "qvel_delta" in parts else None,
+            body_wrench=columns(6 * len(bodies), "body_wrench") if bodies else None,
+            wrench_bodies=bodies,
+        )
+
+    def _add_reset(self, ctx: BuildContext, name: str, event: ResetEvent, steps: int) -> None:
+        if steps:
+            with ctx.owned(f"events/{name}"):
+                spaced = _Spaced(ctx, event, steps)
+            self._spaced.append(spaced)
+            self._reset.append(spaced.stage)
+        else:
+            self._reset.append(event.apply)
+            if event.assigns:
+                self._assigning.append((name, event))
 
     def _check_parts(self, name: str, event: IntervalEvent) -> None:
+        for part in event.parts:
+            if part not in self._backend.capabilities.interval:
+                raise UnsupportedCapabilityError(
+                    f"events/{name}: backend {self._backend.capabilities.name!r} cannot apply "
+                    f"{part!r}, it applies {self._backend.capabilities.interval}"
+                )
         columns = [("velocity column", dof) for dof in event.dofs]
         columns += [("body", body) for body in event.bodies]
         for what, number in columns:
@@ -172,87 +171,57 @@ class EventManager:
             if taken != name:
                 raise ConfigError(f"events/{name}: {what} {number} is pushed by {taken!r} too")
 
-    def _allocate(self, ctx: BuildContext) -> None:
-        self.payload = self._backend.allocate_reset_payload()
-        self.interval: TensorIntervalPayload | None = None
-        parts = {part for event, _ in self._interval for part in event.parts}
-        if parts:
-            bodies = tuple(body for event, _ in self._interval for body in event.bodies)
-            columns = ctx.carriers.columns
-            self.interval = TensorIntervalPayload(
-                qvel_delta=columns(ctx.index.nv, "qvel_delta") if "qvel_delta" in parts else None,
-                body_wrench=columns(6 * len(bodies), "body_wrench") if bodies else None,
-                wrench_bodies=bodies,
-            )
-        self._origin: dict[str, Tensor] = {}
-        """What later events of a field start from: nominal, or as start-up left it."""
-        self._base: dict[str, Tensor] = {}
-        later = (self._model_reset, *(item.group for item in self._countdowns))
-        for number, group in enumerate(later):
-            for name in group.names:
-                self._origin[name] = self._backend.nominal(name).unsqueeze(0)
-                # What a countdown drew waits for the next physics: it is state.
-                allocate = ctx.zeros if number else ctx.scratch
-                group.fields[name] = allocate(*self._shape(name), key=f"later/{name}")
-                if name in self._startup.names:
-                    self._base[name] = ctx.zeros(*self._shape(name), key=f"base/{name}")
-        self._nominal = {
-            name: self._backend.nominal(name).unsqueeze(0) for name in self._startup.names
-        }
-        for name, values in self._base.items():
-            values.copy_(self._origin[name])
-        self._origin |= self._base
+    def check(self) -> None:
+        """Applies every event that claims to assign, over two contents of the payload.
 
-    def _shape(self, name: str) -> tuple[int, ...]:
-        return tuple(self._backend.nominal(name).shape)
-
-    # -- operations ------------------------------------------------------------------------
+        Raises:
+            ConfigError: If the result depends on what the payload held; names the event.
+        """
+        for name, event in self._assigning:
+            default = self._default.expand_as(self.payload.state)
+            results: list[Tensor] = []
+            for offset in (0.0, 1.0):
+                self.payload.state.copy_(default + offset)
+                event.apply(self.payload)
+                results.append(self.payload.state.clone())
+            touched = ((results[0] != default) | (results[1] != default + 1.0)).any(0)
+            if ((results[0] != results[1]).any(0) & touched).any():
+                raise ConfigError(
+                    f"events/{name}: {func_name(type(event))} says `assigns = True` but its result "
+                    "depends on what the reset payload held: assign whole columns, or leave it out"
+                )
+        self.payload.state.copy_(self._default)
 
     def startup(self, mask: Tensor) -> None:
         """Sets the model fields of the masked rows from their nominal values."""
-        if not self._startup.events:
-            return
-        for name, value in self._nominal.items():  # rare: no memory is kept for it
-            self._startup.fields[name] = value.repeat(mask.shape[0], *([1] * (value.dim() - 1)))
-        self._startup.compute(self._nominal)
-        self._startup.write(self._backend, mask)
-        for name, values in self._base.items():
-            rows = mask.view(-1, *(1,) * (values.dim() - 1))
-            torch.where(rows, self._startup.fields[name], values, out=values)
-        self._startup.fields.clear()
+        for spaced in self._spaced:
+            spaced.forget(mask)
+        self.models.startup(mask)
 
     def stage_reset(self) -> TensorResetRandomizationPayload:
         """Fills the reset payload at full width."""
-        for event in self._reset:
-            event.apply(self.payload)
+        if self.restores:
+            self.payload.state.copy_(self._default)
+        for apply in self._reset:
+            apply(self.payload)
         return self.payload
-
-    def write_model(self, mask: Tensor) -> None:
-        """Draws the model fields of rows that reset, before their state is written."""
-        if self._model_reset.events:
-            self._model_reset.compute(self._origin)
-            self._model_reset.write(self._backend, mask)
 
     def update(self) -> None:
         """Counts the intervals down and stages what is due."""
-        for item in self._countdowns:
-            item.due.copy_(item.timer.advance())
-            item.group.compute(self._origin)
+        self.models.update()
+        for spaced in self._spaced:
+            spaced.since.add_(1)
         if self.interval is None:
             return
+        always = self._true.expand(self.payload.state.shape[0])
         for event, timer in self._interval:
-            event.apply(self.interval, timer.advance())
-
-    def commit(self) -> None:
-        """Writes the model fields that were staged for the physics that comes now."""
-        for item in self._countdowns:
-            item.group.write(self._backend, item.due)
-            item.due.fill_(False)
+            event.apply(self.interval, always if timer is None else timer.advance())
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows restart their countdowns; what was staged is an episode carrier."""
-        for item in self._countdowns:
-            item.timer.reset(mask)
-            item.due.masked_fill_(mask, False)
+        self.models.reset(mask)
+        for spaced in self._spaced:
+            spaced.reset(mask)
         for _, timer in self._interval:
-            timer.reset(mask)
+            if timer is not None:
+                timer.reset(mask)

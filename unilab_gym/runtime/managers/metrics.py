@@ -40,9 +40,13 @@ class MetricsManager:
         self._means = kinds.count("mean")
         self._adds = self._means + kinds.count("sum")
         self._maxes = self._adds + kinds.count("max")
-        self.step_values = ctx.zeros(len(ordered), key="step_values")
-        """Values of this step `[N, M]`."""
-        self._kept = ctx.carriers.columns(len(ordered), "kept")
+        # Column 0 counts the good steps: it is reduced like the metrics, at no operation.
+        self._block = ctx.zeros(1 + len(ordered), key="step_values")
+        self._one = ctx.tensor(1.0)
+        self.step_values = self._block[:, 1:]
+        """Values of this step `[N, M]`; 0 in faulty rows, where they do not count."""
+        self._kept = ctx.carriers.columns(1 + len(ordered), "kept")
+        self._nothing = ctx.tensor(torch.nan)
         self._first = ctx.zeros(1, dtype=torch.bool, key="first")  # a maximum starts anew
 
     def check(self) -> None:
@@ -51,30 +55,37 @@ class MetricsManager:
             check_value(term, self.step_values.shape[0])
 
     def compute(self, bad: Tensor) -> None:
-        """Takes one step into the reductions; a faulty row's value is 0."""
+        """Takes one step into the reductions; faulty rows, `bad` `[N]` bool, are left out."""
         if not self._terms:
             return
-        torch.stack([term() for term in self._terms], 1, out=self.step_values)
-        self.step_values.masked_fill_(bad.unsqueeze(1), 0.0)
-        kept, values, width = self._kept, self.step_values, len(self.names)
-        if self._adds:
-            kept[:, : self._adds].add_(values[:, : self._adds])
-        if self._maxes > self._adds:
-            block, fresh = kept[:, self._adds : self._maxes], values[:, self._adds : self._maxes]
-            torch.maximum(block.masked_fill(self._first, -torch.inf), fresh, out=block)
+        bad = bad.unsqueeze(1)
+        one = self._one.expand(bad.shape[0])
+        torch.stack([one, *(term() for term in self._terms)], 1, out=self._block)
+        self._block.masked_fill_(bad, 0.0)
+        kept, values, width = self._kept, self._block, self._block.shape[1]
+        adds, maxes = 1 + self._adds, 1 + self._maxes
+        kept[:, :adds].add_(values[:, :adds])
+        if maxes > adds:
+            block = kept[:, adds:maxes]
+            block.masked_fill_(self._first, -torch.inf)
+            fresh = values[:, adds:maxes].masked_fill(bad, -torch.inf)
+            torch.maximum(block, fresh, out=block)
             self._first.fill_(False)
-        if width > self._maxes:
-            kept[:, self._maxes :].copy_(values[:, self._maxes :])
+        if width > maxes:
+            block = kept[:, maxes:]
+            torch.where(bad, block, values[:, maxes:], out=block)
 
-    def episode_values(self, length: Tensor) -> Tensor:
-        """Reduced values `[N, M]`, given the steps of the running episode `[N]` float."""
-        if not self._means:
-            return self._kept
-        divisor = length.unsqueeze(1)
+    def episode_values(self) -> Tensor:
+        """Whether there is a figure, then the reduced values, `[N, 1 + M]`.
+
+        Column 0 is 1, and NaN in rows without a good step so far; the others are NaN there too.
+        """
+        count = self._kept[:, :1]
+        means = self._kept[:, : 1 + self._means] / count
         if self._means == len(self.names):
-            return self._kept / divisor
-        means = self._kept[:, : self._means] / divisor
-        return torch.cat((means, self._kept[:, self._means :]), 1)
+            return means
+        others = torch.where(count > 0, self._kept[:, 1 + self._means :], self._nothing)
+        return torch.cat((means, others), 1)
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows start anew; the reduced values are episode carriers."""

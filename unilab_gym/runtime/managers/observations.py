@@ -1,25 +1,34 @@
 """Observation manager: owns the observation groups.
 
-Each term is value -> noise -> clip -> scale. A term that several groups use with the same
-function and parameters is computed once per boundary, and every group sees the clean value.
-Per group there is one persistent `[N, D]` buffer: the observation of the last boundary.
+Each term is value -> noise and bias -> clip -> scale -> delay -> history. A term that several
+groups use with the same function and parameters is computed once per boundary, and every group
+sees the clean value. Per group there is one persistent buffer, the observation of the last
+boundary: `[N, D]`, or `[N, H, D]` where its history is not flattened.
+
+Boundaries: after physics every row takes one frame in. After a reset the masked rows forget, and
+each of their frames is the first one of the new episode; other rows take nothing in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from unilab_gym.config import (
+    DelayCfg,
     ObservationGroupCfg,
     ObservationTermCfg,
+    delay_of,
     func_name,
+    history_of,
     to_dict,
 )
 from unilab_gym.errors import ConfigError
+from unilab_gym.runtime.buffers import Block, DelayLine, FrameStack, Lags
+from unilab_gym.runtime.managers._noise import Column, Corruption
 from unilab_gym.runtime.term import BoundTerm, BuildContext, bind_term, check_value
 
 
@@ -29,64 +38,94 @@ class ObservationTermInfo:
 
     name: str
     start: int
+    """First column in the group's row; in `[N, H, D]` in each frame."""
     width: int
+    """Columns of one frame."""
     cfg: ObservationTermCfg
+    history: int = 0
+    """Frames, oldest first; 0 is the value alone."""
+    delay: DelayCfg = DelayCfg(steps=0)  # noqa: RUF009 (frozen)
+    flat: bool = True
+    """Whether the frames lie side by side."""
 
-
-class _Noise:
-    """Uniform noise on the columns of one group: one operation for each run of columns."""
-
-    def __init__(self, ctx: BuildContext, group: str, terms: list[ObservationTermInfo]) -> None:
-        self._draws: dict[str, list[tuple[int, Callable[[], Tensor]]]] = {"step": [], "reset": []}
-        for phase, draws in self._draws.items():
-            for term in terms:
-                noise = term.cfg.noise
-                if noise is not None:
-                    with ctx.owned(f"observations/{group}/{term.name}"):
-                        draw = ctx.uniform(term.width, phase, noise.low, noise.high)
-                    draws.append((term.start, draw))
-        self._runs: dict[str, list[tuple[int, Tensor]]] = {}
-
-    def add(self, values: Tensor, phase: str) -> None:
-        runs = self._runs.get(phase)
-        if runs is None:
-            parts = [(start, draw()) for start, draw in self._draws[phase]]
-            runs = self._runs[phase] = _merge(parts)
-        for start, noise in runs:
-            values[:, start : start + noise.shape[1]].add_(noise)
-
-
-def _merge(parts: list[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
-    """Joins columns that are neighbours both in the group and in the random block."""
-    runs: list[tuple[int, Tensor]] = []
-    for start, part in parts:
-        if runs:
-            first, run = runs[-1]
-            width = run.shape[1]
-            if first + width == start and run.storage_offset() + width == part.storage_offset():
-                shape = (run.shape[0], width + part.shape[1])
-                runs[-1] = (first, run.as_strided(shape, run.stride()))
-                continue
-        runs.append((start, part))
-    return runs
+    @property
+    def newest(self) -> slice:
+        """Columns of the newest frame; in `[N, H, D]` of each frame."""
+        start = self.start + self.width * (max(self.history, 1) - 1 if self.flat else 0)
+        return slice(start, start + self.width)
 
 
 class _Group:
     """One observation group."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, cfg: ObservationGroupCfg) -> None:
         self.name = name
+        self.cfg = cfg
         self.terms: list[ObservationTermInfo] = []
         self.keys: list[str] = []
-        self.width = 0
+        self._lag_columns: list[int | None] = []
 
-    def finish(self, ctx: BuildContext, cfg: ObservationGroupCfg) -> None:
+    def add(self, ctx: BuildContext, lags: Lags, name: str, key: str, width: int) -> None:
+        """Appends a term and registers the draw of its delay."""
+        term, group = self.cfg.terms[name], self.cfg
+        history, start = history_of(group, term), 0
+        for info in self.terms:
+            start += info.width * (max(info.history, 1) if group.flatten else 1)
+        delay = delay_of(group.delay if term.delay is None else term.delay)
+        owner = f"observations/{self.name}"
+        column = None
+        if delay.low < delay.high:
+            draw = owner if term.delay is None else f"{owner}/{name}"
+            if delay.shared is not None:
+                draw = f"observations/delay {delay.shared}"
+            column = lags.column(ctx, draw, delay, f"{owner}/{name}")
+        self.terms.append(
+            ObservationTermInfo(name, start, width, term, history, delay, group.flatten)
+        )
+        self.keys.append(key)
+        self._lag_columns.append(column)
+
+    def finish(self, ctx: BuildContext, lags: Lags) -> None:
+        """Allocates what the group needs; what no term asks for is not there."""
         with ctx.owned(f"observations/{self.name}"):
-            self.buffer = ctx.zeros(self.width, key="buffer")
-            self._scratch = ctx.scratch(self.width, key="scratch")
-        self._noise = None
-        if cfg.corrupt and any(term.cfg.noise is not None for term in self.terms):
-            self._noise = _Noise(ctx, self.name, self.terms)
+            self._allocate(ctx, lags)
+
+    def _allocate(self, ctx: BuildContext, lags: Lags) -> None:
+        widths = [term.width for term in self.terms]
+        fresh = ctx.scratch(sum(widths), key="scratch")
+        self._scratch = fresh
+        self._corruption = self._corrupted(ctx)
+        self._bind_clip_and_scale(ctx)
+        self._line = None
+        if any(term.delay.high for term in self.terms):
+            delays = [term.delay for term in self.terms]
+            self._line = DelayLine(ctx, widths, delays, lags, self._lag_columns, fresh)
+        self._history = None
+        if self.cfg.flatten:
+            blocks = [Block(term.width, max(term.history, 1)) for term in self.terms]
+            self.shape: tuple[int, ...] = (sum(block.width * block.frames for block in blocks),)
+        else:
+            blocks = [Block(sum(widths), self.terms[0].history)]
+            self.shape = (blocks[0].frames, blocks[0].width)
+        self._flat = ctx.zeros(sum(b.width * b.frames for b in blocks), key="buffer")
+        self.buffer = self._flat.view(ctx.num_envs, *self.shape)
+        if any(block.frames > 1 for block in blocks):
+            source = fresh if self._line is None else self._line.delayed
+            self._history = FrameStack(ctx, blocks, source, "history", self._flat, first=fresh)
+
+    def _corrupted(self, ctx: BuildContext) -> Corruption | None:
+        columns: dict[str, list[Column]] = {"noise": [], "bias": []}
+        start = 0
+        for term in self.terms:
+            for kind, found in columns.items():
+                cfg = getattr(term.cfg, kind)
+                if cfg is not None and self.cfg.corrupt:
+                    owner = f"observations/{self.name}/{term.name}"
+                    found.append(Column(owner, start, term.width, cfg))
+            start += term.width
+        return Corruption(ctx, **columns) if any(columns.values()) else None
+
+    def _bind_clip_and_scale(self, ctx: BuildContext) -> None:
         low: list[float] = []
         high: list[float] = []
         scale: list[float] = []
@@ -108,15 +147,45 @@ class _Group:
         self._high = ctx.tensor(high)
         self._scale = ctx.tensor(scale) if any(factor != 1.0 for factor in scale) else None
 
-    def compute(self, values: list[Tensor], phase: str) -> Tensor:
-        fresh = torch.cat(values, 1, out=self._scratch)
-        if self._noise is not None:
-            self._noise.add(fresh, phase)
+    def _fresh(self, values: Mapping[str, Tensor], phase: str) -> Tensor:
+        """This boundary's frame `[N, D]`, always in the same memory."""
+        fresh = torch.cat([values[key] for key in self.keys], 1, out=self._scratch)
+        if self._corruption is not None:
+            self._corruption.add(fresh, phase)
         if self._low is not None:
             torch.clamp(fresh, self._low, self._high, out=fresh)
         if self._scale is not None:
             fresh.mul_(self._scale)
         return fresh
+
+    def observe(self, values: Mapping[str, Tensor], keep: Tensor) -> None:
+        """Takes a frame in, except in the rows `[N, 1]` that are kept."""
+        frame = self._fresh(values, "step")
+        if self._line is not None:
+            self._line.push(keep)
+            frame = self._line.delayed
+        if self._history is not None:
+            frame = self._history.pushed()
+        torch.where(keep, self._flat, frame, out=self._flat)
+
+    def observe_reset(self, values: Mapping[str, Tensor], mask: Tensor) -> None:
+        """Masked rows `[N, 1]` forget and start with this frame."""
+        frame = self._fresh(values, "reset")
+        if self._line is not None:
+            self._line.fill(mask)
+        if self._history is not None:
+            frame = self._history.filled()
+        torch.where(mask, frame, self._flat, out=self._flat)
+
+    def reset(self, mask: Tensor) -> None:
+        """Masked rows draw what an episode keeps."""
+        if self._corruption is not None:
+            self._corruption.reset(mask)
+
+    def read_lags(self) -> None:
+        """Latencies were drawn."""
+        if self._line is not None:
+            self._line.read_lags()
 
 
 class ObservationManager:
@@ -126,35 +195,43 @@ class ObservationManager:
         """Binds the terms, each distinct one once.
 
         Raises:
-            ConfigError: If a group is empty or a term does not bind.
+            ConfigError: If a group is empty, a term does not bind, or a shared delay is said in
+                two ways.
         """
         self._terms: dict[str, BoundTerm] = {}
         self._groups: dict[str, _Group] = {}
+        self._lags = Lags()
         for group_name, cfg in groups.items():
             if not cfg.terms:
                 raise ConfigError(f"observations/{group_name}: a group needs at least one term")
-            group = _Group(group_name)
+            group = _Group(group_name, cfg)
             for name, term_cfg in cfg.terms.items():
                 key = f"{func_name(term_cfg.func)}({to_dict(term_cfg.params)})"
                 if key not in self._terms:
                     owner = f"observations/{group_name}"
-                    self._terms[key] = bind_term(ctx, owner, name, term_cfg, ("step", "reset"))
-                bound = self._terms[key]
-                info = ObservationTermInfo(name, group.width, bound.width, term_cfg)
-                group.terms.append(info)
-                group.keys.append(key)
-                group.width += bound.width
-            group.finish(ctx, cfg)
+                    self._terms[key] = bind_term(
+                        ctx, owner, name, term_cfg, ("step", "reset"), updates=True
+                    )
+                group.add(ctx, self._lags, name, key, self._terms[key].width)
             self._groups[group_name] = group
+        self._lags.build(ctx, "observations")
+        for group in self._groups.values():
+            group.finish(ctx, self._lags)
+        self._updated = [term for term in self._terms.values() if term.has_update]
 
     @property
     def widths(self) -> dict[str, int]:
-        """Columns per group."""
-        return {name: group.width for name, group in self._groups.items()}
+        """Numbers per environment of each group."""
+        return {name: group.buffer[0].numel() for name, group in self._groups.items()}
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shape of one environment's observation: (D,), or (H, D) where not flattened."""
+        return {name: group.shape for name, group in self._groups.items()}
 
     @property
     def buffers(self) -> dict[str, Tensor]:
-        """Observations of the last boundary, persistent `[N, D]` per group."""
+        """Observations of the last boundary, persistent `[N, *shape]` per group."""
         return {name: group.buffer for name, group in self._groups.items()}
 
     def layout(self, group: str) -> list[ObservationTermInfo]:
@@ -172,24 +249,34 @@ class ObservationManager:
 
     def compute(self, keep: Tensor) -> None:
         """Observes a boundary; rows where `keep` `[N]` is true hold their last observation."""
+        for term in self._updated:
+            term.update()
+        if self._lags.advance():
+            self._read_lags()
         values = self._values()
         keep = keep.unsqueeze(1)
         for group in self._groups.values():
-            fresh = group.compute([values[key] for key in group.keys], "step")
-            torch.where(keep, group.buffer, fresh, out=group.buffer)
+            group.observe(values, keep)
 
     def compute_reset(self, mask: Tensor) -> None:
         """Observes the boundary after a reset, into the masked rows only."""
         values = self._values()
         mask = mask.unsqueeze(1)
         for group in self._groups.values():
-            fresh = group.compute([values[key] for key in group.keys], "reset")
-            torch.where(mask, fresh, group.buffer, out=group.buffer)
+            group.observe_reset(values, mask)
 
     def reset(self, mask: Tensor) -> None:
-        """Resets terms with state."""
+        """Resets terms with state, and draws what an episode keeps: bias and latencies."""
         for term in self._terms.values():
             term.reset(mask)
+        for group in self._groups.values():
+            group.reset(mask)
+        if self._lags.reset(mask):
+            self._read_lags()
+
+    def _read_lags(self) -> None:
+        for group in self._groups.values():
+            group.read_lags()
 
 
 def _columns(term: BoundTerm) -> Tensor:

@@ -1,7 +1,8 @@
 """Reward manager: owns the `[N, T]` matrix of reward components.
 
 Step reward = sum over terms of weight x value x control_dt. Components are kept as rates
-(weight x value, per second). A term of weight 0 is not computed.
+(weight x value, per second). A term of weight 0 is not computed, unless a curriculum may change
+its weight.
 """
 
 from __future__ import annotations
@@ -21,13 +22,19 @@ class RewardManager:
     """Computes the reward and its sums over the running episode."""
 
     def __init__(self, ctx: BuildContext, terms: Mapping[str, RewardTermCfg]) -> None:
-        """Binds every term whose weight is not 0.
+        """Binds every term whose weight is not 0, or may become another.
 
         Raises:
             ConfigError: If a term does not return one scalar per environment.
         """
         self._dt = ctx.control_dt
-        active = {name: cfg for name, cfg in terms.items() if cfg.weight != 0.0}
+        moved: dict[str, Tensor] = {}
+        for name, cfg in terms.items():
+            with ctx.owned(f"rewards/{name}"):
+                weight = ctx.adjusted("weight", cfg.weight)
+            if weight is not None:
+                moved[name] = weight
+        active = {name: cfg for name, cfg in terms.items() if cfg.weight != 0.0 or name in moved}
         for name, cfg in terms.items():
             if name not in active:
                 check_idle(ctx, "rewards", name, cfg)
@@ -36,13 +43,20 @@ class RewardManager:
             if not term.scalar:
                 raise ConfigError(f"{term.name}: a reward is one number per environment, width=()")
         self.names = tuple(active)
-        self._weights = ctx.tensor([cfg.weight * self._dt for cfg in active.values()])
+        weights = [cfg.weight * self._dt for cfg in active.values()]
+        self._weights = ctx.shared(weights, key="weights") if moved else ctx.tensor(weights)
+        # Where a curriculum moves a weight, its column is written anew in each step.
+        columns = {name: self._weights[column] for column, name in enumerate(active)}
+        self._moved = [(weight, columns[name]) for name, weight in moved.items()]
         self.values = ctx.zeros(len(active), key="values")
         """Unweighted values of this step."""
         self._step = ctx.zeros(len(active), key="step")  # weight x value x dt
         self.sums = ctx.carriers.columns(len(active), "sums")
         """Sum of weight x value x dt over the running episode."""
-        self.reward = ctx.zeros(key="reward")
+        self.accrued = ctx.zeros(2, key="accrued")
+        """What a step adds to an episode: (reward, 1 step)."""
+        self.accrued[:, 1] = 1.0
+        self.reward = self.accrued[:, 0]
         for column, name in enumerate(self.names):
             ctx.frame.provide(RewardSum(name), self.sums[:, column])
 
@@ -61,6 +75,8 @@ class RewardManager:
         if not self._terms:
             return self.reward
         torch.stack([term() for term in self._terms], 1, out=self.values)
+        for weight, column in self._moved:
+            torch.mul(weight, self._dt, out=column)
         torch.mul(self.values, self._weights, out=self._step)
         return torch.sum(self._step, 1, out=self.reward)
 

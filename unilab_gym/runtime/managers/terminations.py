@@ -13,7 +13,7 @@ from torch import Tensor
 
 from unilab_gym.config import TerminationTermCfg, func_name
 from unilab_gym.errors import ConfigError
-from unilab_gym.runtime.reads import Terminated
+from unilab_gym.runtime.reads import EpisodeEnded, EpisodeFailed, Terminated
 from unilab_gym.runtime.term import BuildContext, bind_term, check_value
 
 
@@ -41,13 +41,22 @@ class TerminationManager:
         self.names = tuple(name for name, _ in ordered)
         failures = sum(not cfg.time_out for _, cfg in ordered)
         self.flags = ctx.zeros(len(ordered), dtype=torch.bool, key="flags")
-        """Which terms fired in this step `[N, T]`."""
+        """Which terms fired in this step `[N, T]`; kept until the next step."""
+        self._shown = ctx.zeros(len(ordered), dtype=torch.bool, key="shown")
+        """What terms read: the same, but false in new episodes."""
+        self._read = False
         self._failures, self._limits = self.flags[:, :failures], self.flags[:, failures:]
         self.terminated = ctx.zeros(dtype=torch.bool, key="terminated")
         self.truncated = ctx.zeros(dtype=torch.bool, key="truncated")
         self.done = ctx.zeros(dtype=torch.bool, key="done")
         for column, name in enumerate(self.names):
-            ctx.frame.provide(Terminated(name), self.flags[:, column])
+            ctx.frame.provide(Terminated(name), self._shown[:, column])
+        ctx.frame.provide(EpisodeFailed(), self.terminated)
+        ctx.frame.provide(EpisodeEnded(), self.done)
+
+    def use_reads(self, read: bool) -> None:
+        """Whether any term reads `Terminated`; otherwise that copy of the flags is not kept."""
+        self._read = read
 
     def check(self) -> None:
         """Computes every term once to compare shape and dtype with what is declared."""
@@ -61,12 +70,16 @@ class TerminationManager:
             torch.stack([term() for term in self._terms], 1, out=self.flags)
             if keep is not None and before is not None:
                 torch.where(keep.unsqueeze(1), before, self.flags, out=self.flags)
+        if self._read:
+            self._shown.copy_(self.flags)
         torch.any(self._failures, 1, out=self.terminated)
         torch.any(self._limits, 1, out=self.truncated)
 
     def finish(self, bad: Tensor, ignore: Tensor | None = None) -> None:
         """Faulty rows terminate, rows in `ignore` do not end; the flags become exclusive."""
         self.flags.masked_fill_(bad.unsqueeze(1), False)
+        if self._read:
+            self._shown.copy_(self.flags)
         self.terminated.logical_or_(bad)
         if ignore is not None:
             self.terminated.masked_fill_(ignore, False)
@@ -75,6 +88,8 @@ class TerminationManager:
         torch.logical_xor(self.done, self.terminated, out=self.truncated)
 
     def reset(self, mask: Tensor) -> None:
-        """Resets terms with state."""
+        """Resets terms with state; nothing has ended the new episodes yet."""
+        if self._read:
+            self._shown.masked_fill_(mask.unsqueeze(1), False)
         for term in self._terms:
             term.reset(mask)

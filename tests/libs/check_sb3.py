@@ -1,0 +1,58 @@
+"""Stable-Baselines3 2: the adapter, PPO and SAC."""
+
+import gymnasium as gym
+import numpy as np
+import torch
+from common import ID, check_training, example, refuses
+from stable_baselines3.common.vec_env import VecNormalize
+
+from unilab_gym.adapters.sb3 import Sb3VecEnv
+
+
+def test_ppo_learns(tmp_path):
+    module = example("train_sb3")
+    check_training(module, tmp_path, "stable-baselines3", 7.0, algorithm="ppo", timesteps=100_000)
+
+
+def test_sac_learns(tmp_path):
+    module = example("train_sb3")
+    check_training(module, tmp_path, "stable-baselines3", 4.0, algorithm="sac", timesteps=60_000)
+
+
+def test_finished_rows_carry_what_sb3_reads():
+    base = gym.make_vec(ID, num_envs=3, backend="mujoco", max_episode_steps=4, play=True)
+    env = Sb3VecEnv(base)
+    env.seed(7)
+    obs = env.reset()
+    assert obs.dtype == np.float32 and obs.shape == (3, 4)
+    twin = gym.make_vec(
+        ID, num_envs=3, backend="mujoco", max_episode_steps=4, play=True,
+        autoreset_mode="Disabled",
+    )  # fmt: skip
+    twin.reset(seed=7)
+    for step in range(4):
+        obs, reward, done, infos = env.step(np.zeros((3, 1), np.float32))
+        true_next, *_ = twin.step(torch.zeros(3, 1))
+        assert reward.dtype == np.float32 and done.tolist() == [step == 3] * 3
+        if step < 3:
+            assert infos == [{}, {}, {}]
+    for row, info in enumerate(infos):
+        assert info["TimeLimit.truncated"] is True and info["episode"]["l"] == 4
+        np.testing.assert_array_equal(info["terminal_observation"], true_next[row].numpy())
+        assert not np.array_equal(info["terminal_observation"], obs[row])
+    env.close()
+    twin.close()
+
+
+def test_sb3_wrappers_apply():
+    env = VecNormalize(Sb3VecEnv(gym.make_vec(ID, num_envs=2, backend="mujoco")))
+    env.reset()
+    for _ in range(60):
+        obs, _, _, _ = env.step(np.ones((2, 1), np.float32))
+    assert np.isfinite(obs).all()
+    env.close()
+
+
+def test_other_modes_and_groups_are_refused():
+    refuses(Sb3VecEnv, "SameStep", autoreset_mode="NextStep")
+    refuses(Sb3VecEnv, "one group", obs="dict")

@@ -1,0 +1,1 @@
+"""Reference motions: files, conversion, packed tables, sampling, the command that follows them."""
