@@ -176,12 +176,16 @@ def policy(task, episodes, limit, device):
     }
 
 
+def checks(task, num_envs, steps, device, sizes):
+    yield from model_and_first(task, num_envs, device)
+    yield one_step(task, num_envs, steps, device)
+    yield standing(task, num_envs, sizes["standing"], device)
+    if task == GO2 and sizes["episodes"]:
+        yield policy(task, sizes["episodes"], sizes["limit"], device)
+
+
 def run(tasks, num_envs, steps, device="cpu", **sizes):
     for task in tasks or unilab_gym.task_ids():
-        lines = [*model_and_first(task, num_envs, device), one_step(task, num_envs, steps, device)]
-        lines.append(standing(task, num_envs, sizes["standing"], device))
-        if task == GO2 and sizes["episodes"]:
-            lines.append(policy(task, sizes["episodes"], sizes["limit"], device))
-        for line in lines:
+        for line in checks(task, num_envs, steps, device, sizes):
             if line is not None:
                 yield {"task": task, **line}
