@@ -3,8 +3,8 @@
     make soak MINUTES=30                                    # benchmarks/results/soak.json
     python benchmarks/run.py soak --minutes 0.2
 
-Go2 with random actions, resets as they come, the log read in every step and a frame drawn now and
-then where something can draw. Every few steps some random rows get a position or velocity that is
+Go2 with random actions, resets as they come, the log read in every step and a video recorder on
+where something can draw. Every few steps some random rows get a position or velocity that is
 not finite. A run passes if
 
 - exactly the broken rows are quarantined, in that very step, and as many faults are counted;
@@ -16,6 +16,7 @@ not finite. A run passes if
 import math
 import resource
 import sys
+import tempfile
 import time
 
 import gymnasium
@@ -29,8 +30,8 @@ CASES = [{"minutes": 30.0}]
 TINY = [{"minutes": 0.03, "num_envs": 8}]
 EVERY = 20
 """Steps between injections."""
-DRAW = 500
-"""Steps between frames."""
+FILM = 50
+"""Steps between frames of the recorder."""
 
 
 def resident_mb():
@@ -85,10 +86,18 @@ def finite(*values):
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
-def frames_of(env):
+def recorder(env, folder):
+    """Films row 0; None where nothing can draw or encode."""
+    from unilab_gym.errors import BackendUnavailableError
+    from unilab_gym.render import VideoRecorder
     from unilab_gym.render.gl import gl_available
 
-    return env.render if gl_available() else lambda: None
+    try:
+        path = f"{folder}/soak.mp4"
+        film = VideoRecorder(env, path, width=320, height=240, supersample=1)
+    except BackendUnavailableError:
+        return None
+    return film if gl_available() else None
 
 
 class Memory:
@@ -129,17 +138,27 @@ def run(minutes, num_envs=256, backend="mujoco", device=None, seed=0):
         seed=seed,
         obs="dict",
         log_in_info=True,
-        render_mode="rgb_array",
-        render_env_ids=[0],
     )
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            film = recorder(env, folder)
+            yield soak(env, film, minutes, seed) | {"backend": backend, "num_envs": num_envs}
+            if film is not None:
+                film.close()
+    finally:
+        env.close()
+
+
+def soak(env, film, minutes, seed):
+    """Steps until the time is up; what was found."""
+    num_envs, runtime = env.num_envs, env.runtime
     env.reset(seed=seed)
-    runtime = env.runtime
     generator = torch.Generator().manual_seed(seed)
     env.episode_length_buf = torch.randint(0, 1000, (num_envs,), generator=generator)
-    breaker, draw = Breaker(runtime, seed), frames_of(env)
+    breaker = Breaker(runtime, seed)
     nobody = torch.zeros(num_envs, dtype=torch.bool, device=env.device)
     memory, start = Memory(env.device, 60.0 * minutes), time.monotonic()
-    steps = ended = drawn = leaks = not_finite = 0
+    steps = ended = leaks = not_finite = 0
     while (passed := time.monotonic() - start) < 60.0 * minutes or steps < EVERY:
         broken = breaker() if steps % EVERY == EVERY - 1 else nobody
         action = torch.randn(num_envs, 12, generator=generator).to(env.device)
@@ -148,23 +167,19 @@ def run(minutes, num_envs=256, backend="mujoco", device=None, seed=0):
         leaks += int((bad != broken).sum() + (broken & ~terminated).sum())
         not_finite += not finite(obs, reward, info["final_obs"])
         ended += int(info["log"]["episode/ended"])
-        if steps % DRAW == 0:
-            drawn += draw() is not None
+        if film is not None and steps % FILM == 0:
+            film.capture()
         memory.sample(passed)
         steps += 1
-    totals = runtime.fault_totals()
-    causes = {name: count for name, count in totals.items() if count}
-    env.close()
-    numbers = memory.numbers()
+    causes = {name: count for name, count in runtime.fault_totals().items() if count}
     quarantined = sum(causes.get(name, 0) for name in ("engine_bad_state", "state_nonfinite"))
-    yield {
-        "backend": backend,
-        "num_envs": num_envs,
+    numbers = memory.numbers()
+    return {
         "minutes": round((time.monotonic() - start) / 60, 2),
         "steps": steps,
         "env_steps": steps * num_envs,
         "episodes": ended,
-        "frames": drawn,
+        "frames": 0 if film is None else film.frames,
         "injected": breaker.broken,
         "causes": causes,
         "rows_wrong": leaks,

@@ -18,6 +18,8 @@ import onnxruntime
 
 ROBOTS = Path(__file__).resolve().parents[1] / "assets" / "robots"
 SCHEMA = "unilab_gym.contract/1"
+LAYOUT = "term-major, oldest first"
+KINDS = ("joint_position", "relative_joint_position", "joint_velocity", "joint_effort")
 
 
 class BadFile(Exception):
@@ -46,14 +48,42 @@ def load_policy(path):
     schema = contract.get("schema") if isinstance(contract, dict) else None
     if schema != SCHEMA:
         raise BadFile(f"{path}: the contract has schema {schema!r}, this example reads {SCHEMA!r}")
+    check(contract)
     check_graph(path, session, contract)
     return session, contract
 
 
+def groups(contract):
+    """The observation groups that the policy reads, in order."""
+    network = contract["network"]
+    names = network["obs_groups"]["actor"] if network else ["policy"]
+    return {name: contract["observations"][name] for name in names}
+
+
+def check(contract):
+    """Refuses by name what this example cannot do."""
+    signals = list(contract["actions"]["terms"])
+    for term in signals:
+        if term["kind"] not in KINDS:
+            raise BadFile(
+                f"this example drives joint positions, the action {term['name']!r} is of kind "
+                f"{term['kind']!r}"
+            )
+    for name, group in groups(contract).items():
+        if group["layout"] != LAYOUT:
+            raise BadFile(f"group {name!r} is laid out as {group['layout']!r}, not as {LAYOUT!r}")
+        signals += group["terms"]
+    for term in signals:
+        if not isinstance(term["delay"], int):
+            raise BadFile(
+                f"the delay of {term['name']!r} is drawn, {term['delay']}: this example knows "
+                "fixed ones alone"
+            )
+
+
 def check_graph(path, session, contract):
     """The graph's widths must be the contract's."""
-    groups = contract["network"]["obs_groups"]["actor"] if contract["network"] else ["policy"]
-    width = sum(contract["observations"][group]["width"] for group in groups)
+    width = sum(group["width"] for group in groups(contract).values())
     inputs = {item.name: item.shape[-1] for item in session.get_inputs()}
     outputs = {item.name: item.shape[-1] for item in session.get_outputs()}
     if inputs.get("obs") != width or outputs.get("actions") != len(contract["actions"]["scale"]):
@@ -61,9 +91,6 @@ def check_graph(path, session, contract):
             f"{path} takes {inputs} and gives {outputs}; its contract says obs {width}, actions "
             f"{len(contract['actions']['scale'])}"
         )
-    kinds = {term["kind"] for term in contract["actions"]["terms"]}
-    if kinds != {"joint_position"}:
-        raise BadFile(f"{path}: this example drives joint positions, the policy gives {kinds}")
 
 
 def find_robot(contract):
@@ -89,9 +116,10 @@ def load_robot(path, contract):
     joints = contract["joints"]
     try:
         for name, kp, kd in zip(joints["actuators"], joints["kp"], joints["kd"], strict=True):
-            if name is not None:  # a joint that no actuator drives
-                actuator = model.actuator(name)  # force = kp (ctrl - q) - kd qdot
-                actuator.gainprm[0], actuator.biasprm[1:3] = kp, (-kp, -kd)
+            if name is None or not (kp or kd):  # a joint that nothing drives, or a motor
+                continue
+            actuator = model.actuator(name)  # force = kp (ctrl - q) - kd qdot, or kd (ctrl - qdot)
+            actuator.gainprm[0], actuator.biasprm[1:3] = kp or kd, (-kp, -kd)
         data = mujoco.MjData(model)
         if model.nkey:
             mujoco.mj_resetDataKeyframe(model, data, 0)  # height of the base
@@ -158,20 +186,18 @@ def measure(term, contract, data, action, commands):
 
 
 class Observer:
-    """The policy's input: every term of its groups in order, scale x clip(value), with history."""
+    """The policy's input: every term of its groups in order, scale x clip(value).
+
+    A term shows its frame of `delay` control steps ago, and with a history those before it, too.
+    """
 
     def __init__(self, contract):
-        network = contract["network"]
-        groups = network["obs_groups"]["actor"] if network else ["policy"]
         self.contract = contract
-        self.terms = [term for group in groups for term in contract["observations"][group]["terms"]]
-        for term in self.terms:
-            if term["delay"]:
-                raise BadFile(f"this example delays nothing, {term['name']} is delayed")
+        self.terms = [term for group in groups(contract).values() for term in group["terms"]]
         self.reset()
 
     def reset(self):
-        """An episode begins: the first frame will stand for the ones before it."""
+        """An episode begins: its first frame will stand for the ones before it."""
         self.frames = [[] for _ in self.terms]
 
     def __call__(self, data, action, commands):
@@ -182,25 +208,47 @@ class Observer:
                 bound if bound is not None else sign * np.inf
                 for bound, sign in zip(term["clip"] or (None, None), (-1, 1), strict=True)
             )
-            scale = np.array(term["scale"])[-len(value) :]
-            frames.append(np.clip(value, low, high) * scale)
-            while len(frames) <= term["history"]:
-                frames.insert(0, frames[0])
-            del frames[: -1 - term["history"]]
-            parts += frames  # oldest first
+            frame = np.clip(value, low, high) * term["scale"]
+            shown = max(term["history"], 1)
+            frames[:] = [*frames[1:], frame] if frames else [frame] * (term["delay"] + shown)
+            parts += frames[:shown]  # oldest first
         return np.concatenate(parts).astype(np.float32)
 
 
-def joint_targets(contract, raw):
-    """What the network gives -> the action inside its box, and the targets of the joints."""
-    columns = contract["actions"]
-    box = np.array([np.inf if bound is None else bound for bound in columns["box"]])
-    action = np.clip(raw, -box, box)
-    targets = np.array(columns["offset"]) + np.array(columns["scale"]) * action
-    for column, clip in enumerate(columns["target_clip"]):
-        if clip is not None:
-            targets[column] = np.clip(targets[column], *clip)
-    return action, targets
+class Driver:
+    """What the network gives -> the action inside its box, and the targets of the joints.
+
+    An action takes effect `delay` control steps later; until an episode's first arrives it is 0.
+    """
+
+    def __init__(self, contract):
+        self.columns = contract["actions"]
+        self.reset()
+
+    def reset(self):
+        """An episode begins: nothing is on its way."""
+        self.waiting = [[np.zeros(term["width"])] * term["delay"] for term in self.columns["terms"]]
+
+    def __call__(self, raw, data):
+        columns = self.columns
+        box = np.array([np.inf if bound is None else bound for bound in columns["box"]])
+        action = np.clip(raw, -box, box)
+        effect, base = np.empty(len(box)), np.array(columns["offset"])
+        for term, waiting in zip(columns["terms"], self.waiting, strict=True):
+            part = slice(term["start"], term["start"] + term["width"])
+            waiting.append(action[part])
+            effect[part] = waiting.pop(0)
+            if term["kind"] == "relative_joint_position":
+                base[part] += [data.joint(joint).qpos[0] for joint in columns["joints"][part]]
+        targets = base + np.array(columns["scale"]) * effect
+        for column, clip in enumerate(columns["target_clip"]):
+            if clip is not None:
+                low, high = (
+                    bound if bound is not None else sign * np.inf
+                    for bound, sign in zip(clip, (-1, 1), strict=True)
+                )
+                targets[column] = np.clip(targets[column], low, high)
+        return action, targets
 
 
 def save_image(path, pixels):
@@ -214,7 +262,7 @@ def replay(args):
     renderer = mujoco.Renderer(model) if args.frames else None
     command, action = np.array(args.command), np.zeros(len(contract["actions"]["scale"]))
     controls = [model.actuator(name).id for name in contract["actions"]["actuators"]]
-    observe = Observer(contract)
+    observe, drive = Observer(contract), Driver(contract)
     floating = contract["robot"]["floating"]
     velocities = []
     for step in range(round(args.seconds / contract["control_dt"])):
@@ -223,7 +271,7 @@ def replay(args):
         if len(session.get_inputs()) > 1:  # a tracking policy: the actions do not depend on it
             feed["time_step"] = np.full((1, 1), step, dtype=np.float32)
         raw = session.run(["actions"], feed)[0][0]
-        action, data.ctrl[controls] = joint_targets(contract, raw)
+        action, data.ctrl[controls] = drive(raw, data)
         mujoco.mj_step(model, data, contract["decimation"])
         if floating:
             velocities.append([*(rotation(data).T @ data.qvel[:3])[:2], data.qvel[5]])

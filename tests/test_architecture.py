@@ -17,7 +17,8 @@ PACKAGE = Path(unilab_gym.__file__).resolve().parent
 
 FLOORS = (
     r"errors",
-    r"math|model_index|serialize|signals|config|assets|registration|io(\..*)?",
+    r"math|model_index|serialize|signals|diagnosis|scene_config|learner_config|config|assets"
+    r"|registration|io(\..*)?",
     r"backends\.base",
     r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|carriers|buffers|reads|frame|term)"
     r"|runtime\.(dynamics_reads|command_term|event_term|curriculum_term|recorder_term|fault_ring)"
@@ -204,7 +205,7 @@ def test_terms_rest_on_the_term_alone():
     for importer, imported, _ in imports():
         if importer.startswith("mdp") or importer == "motion.command":
             assert imported.startswith(
-                ("mdp", "motion", "errors", "math", "model_index", "config")
+                ("mdp", "motion", "errors", "math", "model_index", "config", "io")
             ) or (
                 imported == "backends.base" or imported.removeprefix("runtime.") in TERMS_REST_ON
             ), f"{importer} imports {imported}"

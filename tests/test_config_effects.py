@@ -8,7 +8,7 @@ import torch
 from helpers.probe import counter, one, walker_cfg, write_probe, write_walker
 
 import unilab_gym
-from unilab_gym import config, signals
+from unilab_gym import config, diagnosis, scene_config, signals
 from unilab_gym.config import (
     CurriculumTermCfg,
     DelayCfg,
@@ -108,6 +108,7 @@ ELSEWHERE = {
     "FaultDumpCfg.steps": "test_dumps_of_faults",
     "FaultDumpCfg.max_files": "test_dumps_of_faults",
     "SceneCfg.robot": "test_another_robot_is_another_model",
+    "EnvCfg.recorders": "test_a_recorder_leaves_files",
     "EventTermCfg.mode": "test_the_mode_of_an_event",
     "EventTermCfg.in_play": "test_play_keeps_what_says_so",
     "EnvCfg.cpu_ids": "test_cpu_ids_reach_the_scheduler",
@@ -117,7 +118,8 @@ CLASSES = [
     value
     for value in vars(config).values()
     if dataclasses.is_dataclass(value)
-    and value.__module__ in (config.__name__, signals.__name__)
+    and value.__module__
+    in (config.__name__, scene_config.__name__, signals.__name__, diagnosis.__name__)
     and value not in (config.AlgoCfg, config.NetworkCfg, config.TrainingCfg, config.OwnerCfg)
 ]
 
@@ -228,8 +230,18 @@ def test_the_kind_of_an_actuator(tmp_path):
     cfg = base(tmp_path)
     motor = {"kind": "motor", "kp": None, "kd": None, "joints": [".*_hip"]}
     changed = apply_overrides(cfg, {"scene.actuators.hips": motor})
-    with pytest.raises(config.ConfigError, match="'left_hip' needs a position actuator"):
+    with pytest.raises(config.ConfigError, match=r"position.*actuator|actuator.*'position'"):
         unilab_gym.make(changed, 1, backend="mujoco")
+
+
+def test_a_recorder_leaves_files(tmp_path):
+    from unilab_gym.mdp.recorders import EpisodeRecorder
+
+    params = {"folder": str(tmp_path / "episodes")}
+    recorder = config.RecorderTermCfg(func=EpisodeRecorder, params=params)
+    for recorders, files in (({}, 0), ({"episodes": recorder}, 1)):
+        fingerprint(dataclasses.replace(base(tmp_path), recorders=recorders))
+        assert len(list(tmp_path.glob("episodes/*.npz"))) == files
 
 
 def test_the_mode_of_an_event(tmp_path):

@@ -13,6 +13,7 @@ from helpers.packages import install
 
 import unilab_gym
 from unilab_gym import registration
+from unilab_gym.cli.show import task_facts
 from unilab_gym.config import OwnerCfg, from_dict, to_dict
 from unilab_gym.contract import build_snapshot, resolve
 from unilab_gym.errors import ConfigError, PluginError, PluginWarning
@@ -127,12 +128,12 @@ BROKEN = {
 def test_a_broken_module_is_one_warning_and_an_import_error(site, module):
     source, words = BROKEN[module]
     install(site, "my-lab", {"MyLab/Broken-v0": f"{module}:owner"}, **{module: source})
-    install(site, "other-lab", {"OtherLab/Swing-v0": "mylab_swing:owner"}, mylab_swing=TASK)
+    install(site, "other-lab", {"MyLab/Swing-v0": "mylab_swing:owner"}, mylab_swing=TASK)
     rescan()
     with pytest.warns(PluginWarning, match="'MyLab/Broken-v0' of package 'my-lab'") as caught:
         listed = list_tasks()
     assert len(caught) == 1 and words in str(caught[0].message)
-    assert [task.id for task in listed] == [*OWN, "OtherLab/Swing-v0"]
+    assert [task.id for task in listed] == [*OWN, "MyLab/Swing-v0"]
     with pytest.raises(ImportError, match="'MyLab/Broken-v0' of package 'my-lab'") as raised:
         gymnasium.make_vec("MyLab/Broken-v0", num_envs=2)
     assert isinstance(raised.value, PluginError) and words in str(raised.value)
@@ -206,6 +207,29 @@ def test_what_an_owner_returns_is_looked_at(site):
     with pytest.raises(ConfigError, match="its owner says task='UniLab/CartPole-v0'"):
         owner_config("MyLab/Other-v0", "mujoco")
     assert owner_config("MyLab/Plain-v0", "mjwarp").training.sim_backend == "mjwarp"
+
+
+def test_an_owner_that_fails_hurts_no_list(site):
+    source = """
+    import dataclasses
+    from unilab_gym.config import apply_overrides
+    from unilab_gym.tasks import cartpole
+    def raises(backend): raise KeyError("no robot")
+    def gone(backend):
+        cfg = dataclasses.replace(cartpole.owner(backend), task="MyLab/Gone-v0")
+        return apply_overrides(cfg, {"env.scene.robot": "no/such/robot.xml"})
+    """
+    names = {"MyLab/Raises-v0": "mylab:raises", "MyLab/Gone-v0": "mylab:gone"}
+    install(site, "my-lab", names, mylab=source)
+    rescan()
+    with pytest.warns(PluginWarning) as caught:
+        assert [task["id"] for task in task_facts()] == list(OWN)
+    messages = sorted(str(warning.message) for warning in caught)
+    assert len(messages) == 2
+    assert "'MyLab/Gone-v0' does not build: no file 'no/such/robot.xml'" in messages[0]
+    assert "'MyLab/Raises-v0' of package 'my-lab': its owner fails: KeyError" in messages[1]
+    with pytest.raises(KeyError, match="no robot"):
+        owner_config("MyLab/Raises-v0", "mujoco")
 
 
 IMPORT = """

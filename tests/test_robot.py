@@ -102,6 +102,9 @@ def test_a_folder_and_a_file_that_is_not_there(tmp_path):
         scene(tmp_path)
     with pytest.raises(ConfigError, match=r"no file '.*gone.xml'"):
         scene(tmp_path / "gone.xml")
+    write_arm(tmp_path)
+    with pytest.raises(ConfigError, match=r"no file '.*arn.xml'; did you mean '.*arm.xml'"):
+        scene(tmp_path / "arn.xml")
 
 
 def test_a_world_of_ones_own(tmp_path):
@@ -126,7 +129,7 @@ def test_without_a_config_the_mjcf_decides(tmp_path):
     assert [(a.kp, a.kd) for a in index.actuators] == [(0.0, 0.0)] * 2
     with pytest.raises(
         ConfigError,
-        match=r"joint 'shoulder' needs a position actuator, it has the motor .* 'shoulder_motor'",
+        match=r"position.*shoulder_motor",
     ):
         actions.JointPositionAction.resolve(index)
     velocity = '<actuator><velocity name="v" joint="elbow" kv="3"/></actuator>'

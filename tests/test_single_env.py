@@ -10,7 +10,7 @@ import torch
 from gymnasium.error import ClosedEnvironmentError, ResetNeeded
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from helpers.face import GO2, make_go2, make_small, small_actions
+from helpers.face import CONFORM, GO2, make_cartpole, make_go2, make_small, small_actions
 from helpers.probe import probe_cfg, walker_cfg
 
 import unilab_gym
@@ -170,8 +170,16 @@ def test_make_vec_makes_several_of_them():
 
 @pytest.mark.slow
 def test_async_with_spawned_workers():
-    native = make_go2(2, output="numpy", autoreset_mode="NextStep", max_episode_steps=3, play=True)
-    workers = AsyncVectorEnv([_make_short] * 2, context="spawn")
+    """By `make_vec`, whose workers know the task by its spec; bit for bit over two episodes."""
+    native = make_cartpole(2, output="numpy", autoreset_mode="NextStep", max_episode_steps=3)
+    workers = gymnasium.make_vec(
+        CONFORM,
+        2,
+        vectorization_mode="async",
+        vector_kwargs={"context": "spawn"},
+        overrides={"episode_length_s": 0.06},
+    )
+    assert type(workers) is AsyncVectorEnv
     assert np.array_equal(workers.reset(seed=1)[0], native.reset(seed=1)[0])
     truncated = 0
     for _ in range(8):
@@ -182,10 +190,6 @@ def test_async_with_spawned_workers():
         truncated += int(want[3].sum())
     assert truncated == 4
     workers.close(), native.close()
-
-
-def _make_short():
-    return gymnasium.make("unilab_gym:" + GO2, play=True, overrides={"episode_length_s": 0.06})
 
 
 @pytest.mark.parametrize("task_id", unilab_gym.task_ids())

@@ -18,9 +18,10 @@ from helpers.face import (
     same,
     small_actions,
 )
+from helpers.probe import obs_term, step_counter
 
 import unilab_gym
-from unilab_gym.config import ActionTermCfg
+from unilab_gym.config import ActionTermCfg, ObservationGroupCfg
 from unilab_gym.mdp import actions as action_terms
 
 N = 4
@@ -47,6 +48,26 @@ def test_e02_a_reset_of_one_row_observes_nobody_else_anew(tmp_path):
     same(obs, last, ~mask_of(2))
     assert obs[:, 0].tolist() == [6, 6, 0, 6]
     assert env.step(ZEROS)[0][:, 0].tolist() == [7, 7, 1, 7]
+    env.close()
+
+
+def test_e02_histories_and_delays_of_rows_that_go_on_do_not_move(tmp_path):
+    """History 4, delay 2: no counter is seen twice, and the new episode knows nothing older."""
+    term = obs_term(step_counter, history=4, delay=2)
+    changes = {"observations": {"policy": ObservationGroupCfg(terms={"k": term})}}
+    env = make_probe(tmp_path, N, changes=changes, autoreset_mode="Disabled")
+    env.reset(seed=0)
+    for _ in range(6):
+        last, *_ = env.step(ZEROS)
+    assert last.tolist() == [[1, 2, 3, 4]] * N  # the counter was 6, two steps late
+    obs, _ = env.reset(options={"reset_mask": mask_of(2)})
+    same(obs, last, ~mask_of(2))
+    assert obs[2].tolist() == [0] * 4
+    obs, *_ = env.step(ZEROS)
+    assert obs.tolist() == [[2, 3, 4, 5], [2, 3, 4, 5], [0] * 4, [2, 3, 4, 5]]
+    for _ in range(3):
+        obs, *_ = env.step(ZEROS)
+    assert obs.tolist() == [[5, 6, 7, 8], [5, 6, 7, 8], [0, 0, 1, 2], [5, 6, 7, 8]]
     env.close()
 
 

@@ -15,8 +15,14 @@ from helpers.face import (
     small_actions,
 )
 from helpers.opcount import count_ops
+from helpers.probe import obs_term
 
+from unilab_gym.config import CommandTermCfg, ObservationGroupCfg, TerminationTermCfg
 from unilab_gym.errors import ConfigError
+from unilab_gym.mdp import observations, terminations
+from unilab_gym.runtime.command_term import CommandTerm
+from unilab_gym.runtime.reads import Action, Terminated
+from unilab_gym.runtime.term import term
 from unilab_gym.vector_modes import EndedRows, to_mode
 
 N = 4
@@ -58,10 +64,15 @@ def test_other_modes_are_refused():
 # -- SAME_STEP is DISABLED and a reset of what ended -----------------------------------------------
 
 
+memories = pytest.mark.parametrize("memory", [False, True], ids=["plain", "memory"])
+"""With histories and latencies of observations and actions, and without."""
+
+
+@memories
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_same_step_is_disabled_and_a_masked_reset(tmp_path, backend):
+def test_same_step_is_disabled_and_a_masked_reset(tmp_path, backend, memory):
     """Bit for bit: terminal observations, first observations, rewards, flags, log, every group."""
-    automatic, manual = pair(tmp_path, "SameStep", "Disabled", backend=backend)
+    automatic, manual = pair(tmp_path, "SameStep", "Disabled", backend=backend, memory=memory)
     ended = 0
     for action in small_actions(BACKENDS[backend], N):
         obs, *flags, info = automatic.step(action)
@@ -83,9 +94,10 @@ def test_same_step_is_disabled_and_a_masked_reset(tmp_path, backend):
 # -- NEXT_STEP -------------------------------------------------------------------------------------
 
 
-def test_next_step_shows_the_same_episodes_one_step_apart(tmp_path):
+@memories
+def test_next_step_shows_the_same_episodes_one_step_apart(tmp_path, memory):
     """Row by row: what SAME_STEP gives, with one dummy transition between two episodes."""
-    reference, env = pair(tmp_path, "SameStep", "NextStep")
+    reference, env = pair(tmp_path, "SameStep", "NextStep", memory=memory)
     table = small_actions(200, N, seed=1)
     story = [[] for _ in range(N)]  # of the reference: (obs, reward, terminated, truncated)
     for action in table[:60]:
@@ -121,9 +133,10 @@ def test_next_step_shows_the_same_episodes_one_step_apart(tmp_path):
     reference.close(), env.close()
 
 
-def test_the_physics_of_a_dummy_step_does_not_matter(tmp_path):
+@memories
+def test_the_physics_of_a_dummy_step_does_not_matter(tmp_path, memory):
     """Neither a wild state nor a wild action in a row that ended reaches anything."""
-    env, wild = pair(tmp_path, "NextStep", "NextStep")
+    env, wild = pair(tmp_path, "NextStep", "NextStep", memory=memory)
     broken = 0
     for action in small_actions(40, N, seed=2):
         ended = wild.runtime.pending.clone()
@@ -288,6 +301,63 @@ def test_a_finished_row_waits_while_others_go_on(tmp_path):
         compared += int(alive.sum())
     assert compared > 300
     env.close(), control.close()
+
+
+# -- what ended an episode is known where the next one begins --------------------------------------
+
+
+@term(reads=(Terminated("time_out"), Terminated("fall")))
+class LastEnd(CommandTerm):
+    """Why the last episode ended: 1 at the limit, 2 in a failure, 0 in the first episode."""
+
+    component_names = ("cause",)
+
+    def __init__(self, ctx):
+        super().__init__(ctx)
+        self.value = ctx.zeros(1)
+
+    def reset(self, mask, frame):
+        cause = frame[Terminated("time_out")] * 1.0 + frame[Terminated("fall")] * 2.0
+        torch.where(mask.unsqueeze(1), cause.unsqueeze(1), self.value, out=self.value)
+
+    def update(self, frame):
+        pass
+
+
+@pytest.mark.parametrize("mode", list(AutoresetMode))
+def test_a_reset_knows_what_ended_the_episode(tmp_path, mode):
+    """Also in NEXT_STEP, where physics has run once more in between."""
+    sees = {"command": "last", "width": 1}
+    changes = {
+        "commands": {"last": CommandTermCfg(func=LastEnd)},
+        "observations": {
+            "policy": ObservationGroupCfg(
+                terms={"last": obs_term(observations.command, params=sees)}
+            )
+        },
+        "terminations": {
+            "time_out": TerminationTermCfg(func=terminations.TimeOut, time_out=True),
+            "fall": TerminationTermCfg(func=falls),
+        },
+    }
+    env = make_probe(tmp_path, N, changes=changes, max_episode_steps=5, autoreset_mode=mode)
+    obs, _ = env.reset(seed=0)
+    assert obs[:, 0].tolist() == [0.0] * N
+    action = torch.tensor([[0.0], [1.0], [0.0], [1.0]])
+    for step in range(1, 13):
+        obs, _, terminated, truncated, _ = env.step(action if step < 4 else torch.zeros(N, 1))
+        if mode is AutoresetMode.DISABLED:
+            obs, _ = env.reset(options={"reset_mask": terminated | truncated})
+        if step == 4:  # rows 1 and 3 fell in every step so far
+            assert obs[:, 0].tolist() == [0.0, 2.0, 0.0, 2.0]
+    assert obs[:, 0].tolist() == [1.0] * N
+    env.close()
+
+
+@term(reads=(Action(0),))
+def falls(frame):
+    """True where the action says so."""
+    return frame[Action(0)][:, 0] > 0.5
 
 
 # -- what a step costs -----------------------------------------------------------------------------

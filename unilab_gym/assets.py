@@ -28,7 +28,8 @@ def asset_path(name: str) -> Path:
         name: Relative to the assets (`robots/go2/go2.xml`), or any path that exists.
 
     Raises:
-        ConfigError: If there is no such file; lists what is packaged with that ending.
+        ConfigError: If there is no such file; lists what lies beside it, and what is packaged,
+            with that ending.
     """
     packaged = asset_root() / name
     if packaged.exists():
@@ -38,4 +39,5 @@ def asset_path(name: str) -> Path:
         return given.resolve()
     root = asset_root()
     others = sorted(p.relative_to(root).as_posix() for p in root.rglob(f"*{given.suffix or ''}"))
-    raise ConfigError(f"no file {near(name, others)}")
+    beside = sorted(str(p) for p in given.parent.glob(f"*{given.suffix}") if p.is_file())
+    raise ConfigError(f"no file {near(name, [*beside, *others])}")

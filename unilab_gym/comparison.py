@@ -223,10 +223,8 @@ def _blocks(env: UnilabVectorEnv, step: int) -> Iterator[tuple[str, str, Tensor]
     """Kind, name and value `[N, d]` of everything that is compared."""
     runtime = env.runtime
     for group, buffer in runtime.rt.observations.buffers.items():
-        layout = runtime.rt.observations.layout(group)
-        ends = [*(term.start for term in layout[1:]), buffer.shape[1]]
-        for term, end in zip(layout, ends, strict=True):
-            yield "observation", f"{group}/{term.name}", buffer[:, term.start : end]
+        for term in runtime.rt.observations.layout(group):
+            yield "observation", f"{group}/{term.name}", buffer[..., term.columns].flatten(1)
     components = runtime.rt.rewards.components
     for column, name in enumerate(runtime.rt.rewards.names):
         yield "reward", name, components[:, column : column + 1] * (1.0 if step else 0.0)

@@ -108,3 +108,13 @@ def near(given: str, available: Iterable[str], limit: int = 8) -> str:
         f", ... ({len(names)} in all)" if len(names) > limit else ""
     )
     return f"{given!r}{hint} available: {shown or 'nothing'}"
+
+
+def one_of(what: str, value: str, options: tuple[str, ...]) -> None:
+    """Checks a value against its options.
+
+    Raises:
+        ConfigError: With near candidates.
+    """
+    if value not in options:
+        raise ConfigError(f"{what}: {near(str(value), options)}")

@@ -18,7 +18,7 @@ import importlib.metadata
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -104,7 +104,7 @@ def task_ids() -> tuple[str, ...]:
 
 
 def list_tasks() -> tuple[Task, ...]:
-    """Every task that loads; imports the modules of all.
+    """Every task that loads; imports the modules of all, and asks the owners of other packages.
 
     A task of another package that cannot be used is left out, with one `PluginWarning`.
     """
@@ -112,7 +112,10 @@ def list_tasks() -> tuple[Task, ...]:
     problems = [plugin.failed(plugin.problem) for plugin in _refused]
     for task_id in task_ids():
         try:
-            tasks.append(load_task(task_id))
+            task = load_task(task_id)
+            if task_id in _plugins:
+                _ask_owner(task)
+            tasks.append(task)
         except PluginError as error:
             problems.append(error)
     for problem in problems:
@@ -136,6 +139,20 @@ def load_task(task_id: str) -> Task:
         if plugin.id == name:
             raise plugin.failed(plugin.problem)
     raise ConfigError(f"task {near(task_id, task_ids())}")
+
+
+def is_foreign(task_id: str) -> bool:
+    """Whether another package declares this id."""
+    return task_id in _plugins
+
+
+def _ask_owner(task: Task) -> None:
+    """Sees to it that a foreign owner answers for its first backend."""
+    try:
+        owner_config(task.id, task.backends[0])
+    except Exception as error:
+        why = f"its owner fails: {type(error).__name__}: {error}"
+        raise _plugins[task.id].failed(why) from error
 
 
 def owner_config(task_id: str, backend: str, **task_kwargs: Any) -> OwnerCfg:
@@ -167,7 +184,22 @@ def owner_config(task_id: str, backend: str, **task_kwargs: Any) -> OwnerCfg:
     if cfg.training.sim_backend != backend:
         training = dataclasses.replace(cfg.training, sim_backend=backend)
         cfg = dataclasses.replace(cfg, training=training)
-    return cfg
+    return dataclasses.replace(cfg, task_kwargs=task_kwargs) if task_kwargs else cfg
+
+
+def parse_task_args(given: Iterable[str]) -> dict[str, Any]:
+    """The task's own arguments from `name=value` texts; a comma makes a tuple.
+
+    Raises:
+        ConfigError: If a text has no name or no value.
+    """
+    result: dict[str, Any] = {}
+    for text in given:
+        name, sign, value = text.partition("=")
+        if not (name and sign and value):
+            raise ConfigError(f"a task argument is name=value, got {text!r}")
+        result[name] = tuple(part for part in value.split(",") if part) if "," in value else value
+    return result
 
 
 def _load_plugin(plugin: _Plugin) -> Task:

@@ -92,7 +92,7 @@ def test_guard_refuses_before_the_environment_exists(trained: Path, tmp_path: Pa
     scale = record["contract_snapshot"]["resolved"]["actions"]["scale"]
     record["contract_snapshot"]["resolved"]["actions"]["scale"] = [2 * x for x in scale]
     (changed / "run_config.json").write_text(json.dumps(record))
-    done = run("replay.py", "--run", str(changed), "--backend", "mujoco", cwd=trained, code=2)
+    done = run("replay.py", "--run", str(changed), "--backend", "mujoco", cwd=trained, code=1)
     assert "actions.scale" in done.stderr
     assert "0.5" in done.stderr
     assert "0.25" in done.stderr
@@ -114,18 +114,17 @@ def test_resume_goes_on_and_refuses_a_finished_run(trained: Path, tmp_path: Path
     assert "the run has 3 iterations" in done.stderr
 
 
-@pytest.mark.parametrize("script", ["replay.py", "train_rsl_rl.py"])
-@pytest.mark.parametrize("record", ["{}", '{"run": null}', '{"run": {"task": 5}}', "[]", ""])
-def test_a_damaged_record_is_one_clear_error(script: str, record: str, tmp_path: Path) -> None:
-    folder = tmp_path / "runs" / "task" / "damaged"
-    folder.mkdir(parents=True)
-    (folder / "run_config.json").write_text(record)
-    for name in ("policy.onnx", "model_0.pt"):
-        (folder / name).write_bytes(b"")
-    option = "--run" if script == "replay.py" else "--resume"
-    done = run(script, option, str(folder), "--backend", "mujoco", cwd=tmp_path, code=2)
-    assert done.stderr.startswith("error: ")
-    assert "Traceback" not in done.stderr
+def test_a_swapped_policy_is_noticed(trained: Path, tmp_path: Path) -> None:
+    """The record of the run holds the digest of the policy that was exported from it."""
+    source, copy = run_folder(trained), tmp_path / "copy"
+    copy.mkdir()
+    record = (source / "run_config.json").read_text()
+    assert set(json.loads(record)["run"]["files"]) == {"policy.onnx"}
+    (copy / "run_config.json").write_text(record)
+    shipped = REPO / "assets" / "policies" / "go2" / "policy.onnx"
+    (copy / "policy.onnx").write_bytes(shipped.read_bytes())
+    done = run("replay.py", "--run", str(copy), "--backend", "mujoco", cwd=tmp_path, code=1)
+    assert "[swapped_file]" in done.stderr
 
 
 def test_malicious_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:
@@ -136,35 +135,14 @@ def test_malicious_checkpoint_is_refused(trained: Path, tmp_path: Path) -> None:
     payload = f"cposix\nsystem\n(S'touch {marker}'\ntR."
     (root / "model_5.pt").write_bytes(payload.encode())
     done = run(
-        "train_rsl_rl.py", *SMALL, "--resume", str(root), "--iterations", "9", cwd=tmp_path, code=2
+        "train_rsl_rl.py", *SMALL, "--resume", str(root), "--iterations", "9", cwd=tmp_path, code=1
     )
     assert "not a readable checkpoint" in done.stderr
     assert not marker.exists()
 
 
-@pytest.mark.parametrize(
-    ("script", "arguments", "words"),
-    [
-        ("train_rsl_rl.py", ["--task", "UniLab/Go2JoystickFlatt-v0"], "UniLab/Go2JoystickFlat-v0"),
-        ("train_rsl_rl.py", ["--backend", "mujocoo"], "mujoco"),
-        ("train_rsl_rl.py", ["--num-envs", "0"], "positive"),
-        ("train_rsl_rl.py", ["--save-interval", "0"], "positive"),
-        ("train_rsl_rl.py", ["--backend", "mujoco", "--device", "cuda"], "mjwarp"),
-        ("replay.py", ["--run", "latest"], "no run"),
-        ("replay.py", ["--run", "nowhere"], "nowhere"),
-    ],
-)
-def test_bad_input_is_one_clear_line(
-    script: str, arguments: list[str], words: str, tmp_path: Path
-) -> None:
-    done = run(script, *arguments, cwd=tmp_path, code=2)
-    assert done.stderr.startswith("error: ")
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_unwritable_run_folder_is_named(tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.write_text("")
-    done = run("train_rsl_rl.py", *SMALL, "--run-root", str(blocker), cwd=tmp_path, code=2)
+    done = run("train_rsl_rl.py", *SMALL, "--run-root", str(blocker), cwd=tmp_path, code=1)
     assert "run folder" in done.stderr

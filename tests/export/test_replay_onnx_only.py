@@ -23,6 +23,7 @@ from unilab_gym.registration import owner_config
 
 EXAMPLE = Path(unilab_gym.__file__).parents[1] / "examples" / "replay_onnx_only.py"
 COMMAND = np.array([0.5, -0.1, 0.3])
+HISTORY = "Go2 with five frames of every term"
 
 
 @pytest.fixture(scope="module")
@@ -41,8 +42,10 @@ def example():
 class Walker:
     """A small random actor on one environment of a task, exported from that environment."""
 
-    def __init__(self, task, folder):
-        self.env = gymnasium.make_vec(task, num_envs=1, backend="mujoco", play=True)
+    def __init__(self, task, folder, **overrides):
+        self.env = gymnasium.make_vec(
+            task, num_envs=1, backend="mujoco", play=True, overrides=overrides
+        )
         self.runtime = self.env.unwrapped.runtime
         for name, term in self.runtime.commands.terms.items():
             if term.value.shape[1] == len(COMMAND):
@@ -92,18 +95,14 @@ def phase_of(runtime):
     return 0.0
 
 
-@pytest.mark.parametrize("task", unilab_gym.task_ids())
-def test_a_stranger_with_the_file_alone_gives_the_environments_targets(walkers, example, task):
-    walker = walkers(task)
+def follow(walker, example):
+    """The stranger's observations and targets are the environment's, across resets."""
     env, runtime = walker.env, walker.runtime
     session, contract = example.load_policy(walker.path)
-    if any(
-        ":motion" in term["func"] or ".motion" in term["func"]
-        for term in contract["observations"]["policy"]["terms"]
-    ):
+    if any(".motion." in command["func"] for command in contract["commands"].values()):
         pytest.skip("its observation is made from a reference motion, not from the robot alone")
     data = mujoco.MjData(runtime.backend.model)
-    observe = example.Observer(contract)
+    observe, drive = example.Observer(contract), example.Driver(contract)
     obs, _ = env.reset(seed=5)
     count = len(contract["actions"]["scale"])
     action, phase, step, ended, worst = np.zeros(count), phase_of(runtime), 0, 0, 0.0
@@ -116,7 +115,7 @@ def test_a_stranger_with_the_file_alone_gives_the_environments_targets(walkers, 
         np.testing.assert_allclose(built, obs[0].numpy(), atol=1e-4)
         huge = 100.0 if number % 40 == 39 else 1.0  # now and then far beyond the box
         raw = session.run(["actions"], {"obs": huge * built[None]})[0][0]
-        action, targets = example.joint_targets(contract, raw)
+        action, targets = drive(raw, data)
         clipped |= bool((np.abs(raw) > np.abs(action)).any())
         with torch.no_grad():
             obs, _, terminated, truncated, _ = env.step(
@@ -127,9 +126,48 @@ def test_a_stranger_with_the_file_alone_gives_the_environments_targets(walkers, 
         if bool(terminated | truncated):
             action, phase, step, ended = np.zeros(count), phase_of(runtime), 0, ended + 1
             observe.reset()
+            drive.reset()
     assert worst <= 1e-4
     assert clipped
     assert ended > 0  # the comparison went across resets
+
+
+@pytest.mark.parametrize("task", unilab_gym.task_ids())
+def test_a_stranger_with_the_file_alone_gives_the_environments_targets(walkers, example, task):
+    follow(walkers(task), example)
+
+
+def test_histories_latencies_and_relative_targets_are_in_the_file(example, tmp_path):
+    """E56: the input is the flat group, and the file says how to build it."""
+    walker = Walker(
+        TASK,
+        tmp_path,
+        **{
+            "observations.policy.history": 5,
+            "observations.policy.terms.joint_vel.delay": 2,
+            "observations.policy.terms.base_ang_vel.history": 0,
+            "actions.joint_pos.func": "unilab_gym.mdp.actions:RelativeJointPositionAction",
+            "actions.joint_pos.delay": 1,
+        },
+    )
+    assert load_policy(walker.path).obs_width == 5 * D - 4 * 3
+    follow(walker, example)
+    walker.env.close()
+
+
+def test_what_the_example_cannot_do_is_refused_by_name(contract, example):
+    def refused(message, change):
+        changed = copy.deepcopy(contract)
+        change(changed["observations"]["policy"], changed["actions"]["terms"][0])
+        with pytest.raises(example.BadFile, match=message):
+            example.check(changed)
+
+    example.check(contract)
+    drawn = {"steps": [0, 3], "redraw": None, "shared": None}
+    refused("'joint_pos' is of kind 'muscle'", lambda o, a: a.update(kind="muscle"))
+    refused("delay of 'joint_pos' is drawn", lambda o, a: a.update(delay=drawn))
+    refused("delay of 'base_ang_vel'", lambda o, a: o["terms"][0].update(delay=drawn))
+    refused("'policy' is laid out as '.H, D.'", lambda o, a: o.update(layout="[H, D]"))
 
 
 def test_targets_are_clipped_like_the_environments(walker, example):
@@ -138,7 +176,8 @@ def test_targets_are_clipped_like_the_environments(walker, example):
     huge = 1e3 * torch.randn(1, D, generator=torch.Generator().manual_seed(4))
     raw = session.run(["actions"], {"obs": huge.numpy()})[0][0]
     assert np.abs(raw).max() > 4.0
-    _, targets = example.joint_targets(contract, raw)
+    data = mujoco.MjData(walker.runtime.backend.model)
+    _, targets = example.Driver(contract)(raw, data)
     walker.env.step(torch.from_numpy(raw[None]))
     np.testing.assert_allclose(targets, walker.runtime.rt.actions.ctrl[0].numpy(), atol=1e-4)
 
@@ -147,7 +186,7 @@ def test_history_is_term_major_and_oldest_first(contract, example):
     changed = copy.deepcopy(contract)
     terms = changed["observations"]["policy"]["terms"][:2]
     for term in terms:
-        term["history"] = 2
+        term["history"] = 3
     changed["observations"]["policy"]["terms"] = terms
     _, data = example.load_robot(example.find_robot(contract), contract)
     observe = example.Observer(changed)

@@ -1,5 +1,6 @@
 """Go2 through the Gymnasium face, and walks over everything that a step returns."""
 
+import dataclasses
 import hashlib
 import json
 import os
@@ -108,12 +109,26 @@ def run_python(source, **variables):
 SMALL_ACTIONS = 2
 
 
-def make_small(folder, num_envs=4, **kwargs):
-    """The walker of `helpers.probe`, or whatever small task takes its place."""
+def make_small(folder, num_envs=4, *, memory=False, **kwargs):
+    """The walker of `helpers.probe`; with `memory` its signals have histories and latencies."""
     from helpers.probe import walker_cfg
 
     kwargs = {"backend": "mujoco", "device": "cpu"} | kwargs
-    return unilab_gym.make(walker_cfg(folder), num_envs, **kwargs)
+    cfg = walker_cfg(folder)
+    return unilab_gym.make(with_memory(cfg) if memory else cfg, num_envs, **kwargs)
+
+
+def with_memory(cfg):
+    """Histories, random latencies and an action delay; the critic's group is `[N, H, D]`."""
+    policy, critic = cfg.observations["policy"], cfg.observations["critic"]
+    groups = {
+        "policy": dataclasses.replace(policy, history=3, delay=(0, 2)),
+        "critic": dataclasses.replace(critic, history=2, flatten=False),
+    }
+    servo = {
+        name: dataclasses.replace(action, delay=(0, 2)) for name, action in cfg.actions.items()
+    }
+    return dataclasses.replace(cfg, observations=groups, actions=servo)
 
 
 def make_probe(folder, num_envs=4, *, changes=None, **kwargs):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from unilab_gym.errors import ConfigError
-from unilab_gym.render import plot, plot_velocity_tracking
+from unilab_gym.render import plot, plot_series, plot_velocity_tracking
 
 TIME = np.arange(100) * 0.02
 COMMANDED = np.stack([np.where(TIME < 1, 1.0, 0.0), 0 * TIME, np.sin(TIME)], 1)
@@ -78,3 +78,20 @@ assert matplotlib.get_backend(auto_select=False) is None
 assert "matplotlib.pyplot" not in sys.modules
 """
     run_script(text)
+
+
+def test_one_panel_per_series(tmp_path):
+    time = [0.0, 0.02, 0.04]
+    series = {f"term_{i}": [float(i), 1.0, float("nan")] for i in range(5)}
+    path = tmp_path / "new" / "rewards.png"
+    plot_series(path, time, series, "Rewards", "1/s")
+    assert path.stat().st_size > 5_000
+    assert [item.name for item in path.parent.iterdir()] == ["rewards.png"]
+    for wrong, words in (
+        ({}, "a series are needed"),
+        ({"a": [1.0]}, r"series 'a' must be \[3\], got \(1,\)"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            plot_series(path, time, wrong, "x")
+    with pytest.raises(ConfigError, match=r"a plot is a \.png file"):
+        plot_series(tmp_path / "x.pdf", time, series, "x")

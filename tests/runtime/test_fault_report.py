@@ -1,17 +1,20 @@
 """Dumps that replay, errors that are raised late, and what they cost where nobody asked."""
 
 import dataclasses
+import gc
 import importlib.util
 import json
 import logging
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from helpers.opcount import count_ops
 from helpers.probe import CPU, build, random_actions, started, walker_cfg, zero_action
 from helpers.walk import same_bits, snapshot
 
@@ -112,8 +115,11 @@ def test_a_dump_is_drawn(dumped, tmp_path):
     assert "video         6 frames" in done.stdout
     import imageio
 
-    with imageio.get_reader(video) as reader:
-        frames = np.stack([frame for frame in reader]).astype(int)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # imageio leaves its pipes to the collector
+        with imageio.get_reader(video, format="FFMPEG") as reader:
+            frames = np.stack(list(reader.iter_data())).astype(int)
+        gc.collect()
     assert len(frames) == 6 and frames[0].std() > 10  # not one colour
     assert (frames[4] - frames[0]).any()
 
@@ -136,6 +142,21 @@ def test_recording_changes_no_bit(tmp_path):
     assert not (tmp_path / "faults").exists()  # nothing failed
     env.close()
     control.close()
+
+
+def test_what_recording_and_raising_cost(tmp_path):
+    """Operations of a step: none where nobody asked; copies of what a step is given otherwise."""
+    plain = dataclasses.replace(dumping(tmp_path), fault_dump=None)
+    counts = []
+    for cfg, policy in ((plain, "quarantine"), (dumping(tmp_path), "quarantine"), (plain, "raise")):
+        env = started(cfg, 3, on_fault=policy)
+        action = zero_action(env)
+        env.step(action)
+        counts.append(count_ops(lambda env=env, action=action: env.step(action))["nonview"])
+        env.close()
+    quiet, recording, raising = counts
+    assert quiet < recording <= quiet + 9
+    assert quiet < raising <= quiet + 3
 
 
 def test_early_faults_and_the_limit_of_files(tmp_path, caplog):

@@ -123,3 +123,47 @@ def test_the_packed_columns_are_those_of_every_row(tmp_path):
     torch.testing.assert_close(packed["episode/return"], torch.tensor([0.11, 0.05, 0.11]))
     assert len(env.rt.log.names) == len(set(env.rt.log.names)) == env.rt.log.packed.shape[1]
     env.close()
+
+
+def test_every_key_by_hand_and_in_the_documentation(tmp_path):
+    """N15: one episode of three steps, to 1e-5, and step reward = sum of its terms."""
+    from pathlib import Path
+
+    from unilab_gym.backends.base import FaultBit
+    from unilab_gym.config import CurriculumTermCfg
+    from unilab_gym.mdp import curriculums, rewards
+
+    fade = {"reward": "one", "stages": ((2, 1.0), (3, 0.0))}
+    env = logging(
+        tmp_path,
+        terminations=TERMS,
+        curriculum={"fade": CurriculumTermCfg(func=curriculums.RewardWeightStages, params=fade)},
+        metrics={
+            "mean_k": MetricTermCfg(func=counter),
+            "alive": MetricTermCfg(func=rewards.alive, reduce="sum"),
+        },
+    )
+    paid = [(2.0, 0.5), (1.0, 1.0), (0.0, 1.5)]  # w v of "one" and "k" in steps 1 to 3
+    for one_, k in paid:
+        reward = env.step(zero_action(env)).reward
+        torch.testing.assert_close(reward, torch.full((4,), (one_ + k) * 0.02))
+    expected = {
+        "reward/one": (2.0 + 1.0 + 0.0) * 0.02 / 0.06,
+        "reward/k": (0.5 + 1.0 + 1.5) * 0.02 / 0.06,
+        "episode/return": 6.0 * 0.02,
+        "episode/length": 3.0,
+        "episode/ended": 4.0,
+        "termination/time_out": 0.0,
+        "termination/fall": 1.0,
+        "metric/mean_k": 2.0,
+        "metric/alive": 3.0,
+        "curriculum/fade": 0.0,
+        **{f"fault/{bit.name.lower()}": 0.0 for bit in FaultBit},
+    }
+    assert log(env) == pytest.approx(expected, abs=1e-5)
+    env.close()
+    text = (Path(__file__).parents[2] / "docs" / "logging.md").read_text()
+    documented = {line.split("`")[1] for line in text.splitlines() if line.startswith("| `")}
+    for key in expected:
+        kind = key.split("/")[0]
+        assert key in documented or any(name.startswith(f"{kind}/<") for name in documented)

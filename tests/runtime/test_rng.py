@@ -334,7 +334,7 @@ def test_extreme_uniforms_give_finite_normals():
     block = rng._block
     ends = torch.tensor([-(2**23), 2**23 - 1]) * block._scale + block._middle
     block.values.copy_(ends)
-    block._normals.draw()
+    block.normals.draw()
     assert 5.0 < read()[0, 1] < 5.5
     assert -5.5 < read()[0, 0] < -5.0
 

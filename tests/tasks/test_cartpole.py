@@ -46,7 +46,7 @@ def test_starts_lie_in_their_ranges_and_differ():
 
 def steer(obs):
     """A hand-made controller: the cart runs to where the pole would fall."""
-    return (obs * torch.tensor([1.7, 5.9, 5.6, 4.7])).sum(1, keepdim=True)
+    return (obs * torch.tensor([0.4, 4.0, 1.4, 3.0])).sum(1, keepdim=True)
 
 
 @pytest.mark.parametrize(("backend", "steps"), [("mujoco", 500), ("mjwarp", 60)])
@@ -68,10 +68,10 @@ def test_reward_of_a_start_by_hand():
     env = make(1)
     env.reset(seed=0)
     place(env, 0.3, 0.0)
-    action = torch.tensor([[0.15]])  # the target is where the cart stands
+    action = torch.tensor([[0.15]])  # 1.5 N move the cart by less than half a millimetre
     _, reward, *_ = env.step(action)
     wanted = 0.02 * (1.0 - 0.3 * 0.3 - 0.1 * 0.15**2)
-    torch.testing.assert_close(reward, torch.tensor([wanted]), atol=1e-5, rtol=0)
+    torch.testing.assert_close(reward, torch.tensor([wanted]), atol=2e-5, rtol=0)
     env.close()
 
 
@@ -93,6 +93,8 @@ def test_what_ends_an_episode(cart, pole, cause):
 def test_the_contract_says_one_action_of_the_cart():
     contract = resolve(cartpole.owner("mujoco"))
     assert contract["actions"]["joints"] == ["slider"]
+    assert contract["actions"]["scale"] == [10.0]
+    assert [term["kind"] for term in contract["actions"]["terms"]] == ["joint_effort"]
     assert [term["name"] for term in contract["observations"]["policy"]["terms"]] == [
         "joint_pos",
         "joint_vel",

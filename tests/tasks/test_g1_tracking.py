@@ -74,7 +74,7 @@ def put_at(env, frames, motion=0):
     state[:, v + 6 : v + 35] = lib.joint_vel[rows].to(state.dtype)
     everybody = torch.ones(env.num_envs, dtype=torch.bool)
     backend.set_state(state, everybody)
-    command._start = rows
+    command.sampler.rows.copy_(rows)
     command.reset(everybody, None)
     env.runtime.rt.frame.advance()
 

@@ -23,6 +23,7 @@ SURFACES = {
     "groups": {"obs": "dict", "log_in_info": True, "validate": False},
     "some groups": {"obs": ("critic", "policy"), "output": "numpy", "autoreset_mode": "NextStep"},
     "another rank": {"rank": 3},
+    "memory": {"memory": True, "obs": "dict"},
 }
 
 # -- what is right ---------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ from unilab_gym.contract import (
 from unilab_gym.contract import resolve as resolve_contract
 from unilab_gym.errors import ConfigError, RunFolderError
 from unilab_gym.export import ExportReport, export_policy, rsl_rl_actor
-from unilab_gym.registration import owner_config
+from unilab_gym.registration import owner_config, parse_task_args
 
 
 class Progress:
@@ -186,13 +186,15 @@ def run_settings(settings: TrainSettings, folder: Path | None) -> OwnerCfg:
         ConfigError: If an id, a backend or a number cannot be.
     """
     task, backend, recorded = settings.task, settings.backend, {}
+    own = parse_task_args(settings.task_args)
     if folder is not None:
         record = run_record(folder)
         task, recorded = record["task"], record["training"]
+        own = record["task_kwargs"]
         if backend == "auto":
             backend = str(recorded.get("sim_backend", "auto"))
     backend, _ = resolve_backend(backend, settings.device)
-    owner = owner_config(task, backend)
+    owner = owner_config(task, backend, **own)
     chosen: dict[str, int] = {}
     for name in ("num_envs", "iterations", "seed"):
         given, default = getattr(settings, name), getattr(owner.training, name)
@@ -233,10 +235,10 @@ def train(settings: TrainSettings) -> Path:
     print(f"run folder: {folder}")
     adapter = _make_env(owner, settings.device, first)
     runner = make_runner(adapter, owner, folder, settings.save_interval)
-    if state is not None:
+    if state is not None and checkpoint is not None:
         with policy_load_dim_guard(checkpoint, contract=resolve_contract(owner)):
             runner.alg.load(state, None, True)
-        print(f"resumed from {checkpoint}: iteration {first} of {owner.training.iterations}")
+        print(f"resumed from {checkpoint.name}: iteration {first} of {owner.training.iterations}")
     progress = _learn(runner, owner, tracker, first, folder)
     report = _export(runner, adapter, owner, folder)
     tracker.finish(progress.log)
@@ -256,6 +258,7 @@ def _make_env(owner: OwnerCfg, device: str | None, first: int) -> RslRlVecEnv:
         backend=settings.sim_backend,
         device=device,
         seed=settings.seed + first,  # a resumed run sees new episodes
+        **owner.task_kwargs,
     )
     env.reset()
     adapter = RslRlVecEnv(env)

@@ -28,6 +28,9 @@ class TrainSettings:
     """Iterations in all, a resumed run's earlier ones included; by default the task's."""
     seed: int | None = None
     """Seed of environments and learner; by default the task's."""
+    task_args: tuple[str, ...] = ()
+    """The task's own arguments as name=value (commas make a list), for example
+    motion=weight_shift sampling_mode=uniform; a resumed run keeps its own."""
     run_root: Path = Path("runs")
     """Folder of all runs."""
     resume: str | None = None

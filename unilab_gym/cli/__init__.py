@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from unilab_gym.errors import ConfigError, CrossBackendWarning, UnilabGymError, near
+from unilab_gym.errors import ConfigError, CrossBackendWarning, MotionError, UnilabGymError, near
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -89,6 +89,9 @@ def guarded_call(function: Any) -> int:
         warnings.simplefilter("always", CrossBackendWarning)
         try:
             return int(function() or OK)
+        except MotionError as error:  # a file that was refused, though a ConfigError
+            print(f"error: {error}", file=sys.stderr)
+            return FAILED
         except ConfigError as error:
             print(f"error: {error}", file=sys.stderr)
             return USAGE

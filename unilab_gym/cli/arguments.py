@@ -90,6 +90,8 @@ class Play:
     """What acts: the policy, zeros (the default pose), or uniform random actions."""
     task: str | None = None
     """Registered id; with a policy it is the policy's own task."""
+    task_args: tuple[str, ...] = ()
+    """The task's own arguments as name=value, where no policy plays: a policy has its own."""
     backend: str = "auto"
     """auto, mujoco or mjwarp."""
     device: str | None = None
@@ -178,6 +180,33 @@ class Compare:
     """One JSON document."""
 
 
+@dataclass(frozen=True)
+class Motion:
+    """Check, convert, view or make reference motions.
+
+    motion check FILE             frames, joints, bodies, and any problem (exit code 1)
+    motion convert IN.csv OUT.npz Unitree's LAFAN1 layout: no header, x y z, quaternion xyzw, joints
+    motion view FILE [OUT.mp4]    a video at real speed
+    motion make NAME [OUT.npz]    one of our own: squat, weight_shift, arm_wave, step_in_place,
+                                  slow_walk
+    """
+
+    action: Positional[Literal["check", "convert", "view", "make"]]
+    """What to do."""
+    file: Positional[str]
+    """A packaged motion's name or an NPZ file; for convert a CSV file; for make a name."""
+    out: Positional[Path | None] = None
+    """Where the result goes; by default named after the motion, here."""
+    robot: str = "g1"
+    """g1, or an MJCF file."""
+    fps: float | None = None
+    """Frames per second: of the CSV (30), or of the video (the motion's)."""
+    layout: str | None = None
+    """For files without names: unilab31, mjlab30 or isaaclab30."""
+    json: Switch[bool] = False
+    """One JSON document."""
+
+
 COMMANDS: dict[str, tuple[type[Any], str]] = {
     "list": (List, "unilab_gym.cli.show:list_tasks"),
     "describe": (Describe, "unilab_gym.cli.describe:describe"),
@@ -186,6 +215,7 @@ COMMANDS: dict[str, tuple[type[Any], str]] = {
     "play": (Play, "unilab_gym.cli.play:play"),
     "export": (Export, "unilab_gym.cli.export:export"),
     "compare": (Compare, "unilab_gym.cli.compare:compare"),
+    "motion": (Motion, "unilab_gym.cli.motion:motion"),
     "audit": (Audit, "unilab_gym.cli.show:audit"),
 }
 """Name -> what it takes, and the function that it runs."""

@@ -26,7 +26,7 @@ def compare(args: Compare) -> int:
     home_name = source.home if source.home in KNOWN_BACKENDS else "mujoco"
     other_name = args.backend or next(name for name in KNOWN_BACKENDS if name != home_name)
     home = guarded(source, home_name)
-    other = replay_owner(source.task, other_name)[0]
+    other = replay_owner(source.task, other_name, task_kwargs=source.task_kwargs)[0]
     if args.change:
         other = dataclasses.replace(other, env=apply_overrides(other.env, _changes(args.change)))
     recorded = build_snapshot(home)

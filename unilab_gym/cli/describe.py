@@ -147,8 +147,11 @@ def _timing(data: Mapping[str, Any], contract: Mapping[str, Any]) -> list[str]:
 
 
 def _observations(name: str, group: Mapping[str, Any], contract: Mapping[str, Any]) -> list[str]:
+    from unilab_gym.contract.resolve import FRAMES
+
     terms = cast("list[dict[str, Any]]", group["terms"])
-    ends = [*(term["start"] for term in terms[1:]), group["width"]]
+    total = sum(term["width"] for term in terms) if group["layout"] == FRAMES else group["width"]
+    ends = [*(term["start"] for term in terms[1:]), total]
     rows = [
         (
             f"{term['start']}:{end}",
@@ -237,9 +240,11 @@ def _bounds(bounds: Any) -> str:
 def _noise(noise: Mapping[str, Any] | None) -> str:
     if noise is None:
         return "none"
-    if set(noise) == {"low", "high"}:
+    figures = {key: value for key, value in noise.items() if key != "kind"}
+    if set(figures) == {"low", "high"}:
         return f"[{number(noise['low'])}, {number(noise['high'])}]"
-    return ", ".join(f"{key} {_plain(value)}" for key, value in noise.items())
+    kind = f"{noise['kind']} " if "kind" in noise else ""
+    return kind + ", ".join(f"{key} {_plain(value)}" for key, value in figures.items())
 
 
 def _params(params: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from unilab_gym.contract import replay_owner
 from unilab_gym.errors import ConfigError, RunFolderError
 from unilab_gym.evaluation import EvalReport, evaluate
 from unilab_gym.factory import make
-from unilab_gym.registration import load_task
+from unilab_gym.registration import load_task, parse_task_args
 from unilab_gym.render.video import VideoRecorder
 from unilab_gym.vector_env import UnilabVectorEnv
 
@@ -73,7 +74,7 @@ def play(args: Play) -> int:
     judged = source is not None and args.command is None and args.steps is None
     missed = report.shortfalls(load_task(target.task).outcome) if judged else []
     document = {**settings, **report.to_dict(), "missed": missed if judged else None}
-    files["figures"] = stem.with_suffix(".json")
+    files["figures"] = stem.with_name(f"{stem.name}.json")
     text = json.dumps(without_nan(document), indent=1, allow_nan=False)
     files["figures"].write_text(text + "\n", encoding="utf-8")
     if args.json:
@@ -93,7 +94,9 @@ def _what(args: Play) -> tuple[PolicySource | None, OwnerCfg]:
         if args.run is not None:
             raise ConfigError(f"--run goes with --agent policy, not with {args.agent}")
         name, _ = resolve_backend(args.backend, args.device)
-        return None, replay_owner(args.task or GO2, name)[0]
+        return None, replay_owner(
+            args.task or GO2, name, task_kwargs=parse_task_args(args.task_args)
+        )[0]
     source = find_policy(args.run, args.run_root, args.task)
     asked = (args.task or source.task).removeprefix("unilab_gym:")
     if asked != source.task:
@@ -132,7 +135,8 @@ def _hold(env: UnilabVectorEnv, target: OwnerCfg, command: Sequence[float] | Non
     for part, value in zip(terms[name].component_names, command, strict=False):
         low, high = params.get(part, (value, value))
         if not low <= value <= high:
-            print(f"note: {part} {value:g} lies outside the trained range {low:g} .. {high:g}")
+            note = f"note: {part} {value:g} lies outside the trained range {low:g} .. {high:g}"
+            print(note, file=sys.stderr)
     return "_" + "_".join(f"{value:g}" for value in command)
 
 
@@ -140,7 +144,7 @@ def _trace(args: Play, target: OwnerCfg, env: UnilabVectorEnv, stem: Path) -> Tr
     recorder: VideoRecorder | None = None
     if args.video:
         rows = range(min(GRID, env.num_envs)) if args.grid else (0,)
-        video = stem.with_name(f"{stem.name}_grid.mp4") if args.grid else stem.with_suffix(".mp4")
+        video = stem.with_name(f"{stem.name}{'_grid' if args.grid else ''}.mp4")
         recorder = VideoRecorder(env, video, rows, supersample=1)
     steps = env.max_episode_steps
     progress = Progress("play", steps, env.num_envs)

@@ -9,7 +9,8 @@ policy = load(source, target, env)        # obs [N, D] -> raw actions [N, A]
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,6 +40,8 @@ class PolicySource:
     """Backend it was trained on; "" where no record says so."""
     shipped: bool = False
     """Whether it is part of the package, whose folder nothing is written to."""
+    task_kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The task's own arguments that it was trained with."""
 
     @property
     def folder(self) -> Path:
@@ -84,7 +87,8 @@ def _recorded(
 ) -> PolicySource:
     record = run_record(path if kind == "checkpoint" else path.parent)
     home = str(record["training"].get("sim_backend", ""))
-    return PolicySource(path, kind, record["task"], home, shipped)
+    own = record["task_kwargs"]
+    return PolicySource(path, kind, record["task"], home, shipped, own)
 
 
 def _onnx(path: Path) -> PolicySource:
@@ -126,7 +130,7 @@ def guarded(
         ConfigError: If the task or the backend is unknown.
     """
     name, _ = resolve_backend(backend, device)
-    target, notice = replay_owner(source.task, name, strict=strict)
+    target, notice = replay_owner(source.task, name, strict=strict, task_kwargs=source.task_kwargs)
     if notice:
         warnings.warn(notice, CrossBackendWarning, stacklevel=2)
     if source.kind == "checkpoint" or (source.folder / RUN_CONFIG).is_file():

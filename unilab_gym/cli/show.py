@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 from unilab_gym.cli import FAILED, OK, print_json
 from unilab_gym.cli.arguments import Audit, List
 from unilab_gym.cli.text import markdown_table, table
+from unilab_gym.errors import ConfigError, PluginWarning
 
 _HEADERS = ("id", "what", "policy observation", "actions", "backends")
 
@@ -33,11 +35,17 @@ def list_tasks(args: List) -> None:
 def task_facts() -> list[dict[str, Any]]:
     """Id, summary, widths of policy observation and action, backends."""
     from unilab_gym.contract import contract_hash, resolve
-    from unilab_gym.registration import list_tasks, owner_config
+    from unilab_gym.registration import is_foreign, list_tasks, owner_config
 
     facts: list[dict[str, Any]] = []
     for task in list_tasks():
-        contract = resolve(owner_config(task.id, task.backends[0]))
+        try:
+            contract = resolve(owner_config(task.id, task.backends[0]))
+        except ConfigError as error:  # for example a mesh that is missing
+            if not is_foreign(task.id):
+                raise
+            warnings.warn(f"task {task.id!r} does not build: {error}", PluginWarning, stacklevel=2)
+            continue
         facts.append(
             {
                 "id": task.id,

@@ -100,11 +100,11 @@ def write_plots(trace: Trace, env: UnilabVectorEnv, stem: Path, title: str) -> l
     columns = [next((i for i, n in enumerate(names) if n[1] == part), -1) for part in VELOCITY]
     if trace.velocities and min(columns) >= 0:
         wanted = [[row[column] for column in columns] for row in trace.commands]
-        files.append(stem.with_suffix(".png"))
+        files.append(stem.with_name(f"{stem.name}.png"))
         plot_velocity_tracking(files[-1], times, wanted, trace.velocities, title=title)
     elif names:
         series = {f"{n}/{p}": [row[i] for row in trace.commands] for i, (n, p) in enumerate(names)}
-        files.append(stem.with_suffix(".png"))
+        files.append(stem.with_name(f"{stem.name}.png"))
         plot_series(files[-1], times, series, f"Commands: {title}")
     terms = env.runtime.rt.rewards.names
     if terms and trace.rewards:

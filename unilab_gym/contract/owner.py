@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
+from typing import Any
 
 from unilab_gym.config import OwnerCfg
 from unilab_gym.errors import ConfigError, near
@@ -12,7 +14,13 @@ KNOWN_BACKENDS = ("mujoco", "mjwarp")
 """Backends that the package ships."""
 
 
-def replay_owner(task_id: str, backend: str, *, strict: bool = True) -> tuple[OwnerCfg, str]:
+def replay_owner(
+    task_id: str,
+    backend: str,
+    *,
+    strict: bool = True,
+    task_kwargs: Mapping[str, Any] | None = None,
+) -> tuple[OwnerCfg, str]:
     """The owner configuration to replay a policy of a task on a backend.
 
     A task without an owner for that backend lends a sibling's, with `training.sim_backend`
@@ -22,6 +30,7 @@ def replay_owner(task_id: str, backend: str, *, strict: bool = True) -> tuple[Ow
         task_id: The registered id.
         backend: The backend to replay on.
         strict: For `training.sim2sim_strict`.
+        task_kwargs: The task's own arguments, as the run's record has them.
 
     Returns:
         The configuration with `training.play_only`, and a notice to show where it is a sibling's
@@ -41,7 +50,7 @@ def replay_owner(task_id: str, backend: str, *, strict: bool = True) -> tuple[Ow
             f"{task.id} has no configuration for {backend}: replaying with that of {source} and "
             f"training.sim_backend={backend}"
         )
-    owner = owner_config(task.id, source)
+    owner = owner_config(task.id, source, **(task_kwargs or {}))
     training = dataclasses.replace(
         owner.training, play_only=True, sim_backend=backend, sim2sim_strict=strict
     )

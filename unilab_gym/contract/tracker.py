@@ -274,7 +274,8 @@ def run_record(folder: str | Path) -> dict[str, Any]:
     """What a run was: its task and its training settings, checked.
 
     Returns:
-        `{"task": id, "training": {...}}` from the folder's `run_config.json`.
+        `{"task": id, "training": {...}, "task_kwargs": {...}}` from the folder's
+        `run_config.json`; the last is empty where the record is older than it.
 
     Raises:
         CrossBackendIncompatibleError: If the record is damaged or lacks them.
@@ -288,7 +289,14 @@ def run_record(folder: str | Path) -> dict[str, Any]:
         refuse("bad_type", f"{path}: run.task must name the task, got {task!r}")
     if not isinstance(training, dict):
         refuse("bad_type", f"{path}: config.training must hold the settings, got {training!r}")
-    return {"task": task, "training": cast("dict[str, Any]", training)}
+    own = cast("dict[str, Any]", config).get("task_kwargs", {})
+    if not isinstance(own, dict):
+        refuse("bad_type", f"{path}: config.task_kwargs must hold arguments, got {own!r}")
+    return {
+        "task": task,
+        "training": cast("dict[str, Any]", training),
+        "task_kwargs": cast("dict[str, Any]", own),
+    }
 
 
 # --- facts ----------------------------------------------------------------------------------------

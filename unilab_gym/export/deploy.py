@@ -63,8 +63,8 @@ def deploy_document(contract: Any, settings: DeploySettings | None = None) -> di
         of that name there.
 
     Raises:
-        ConfigError: If `sdk_joints` are not the policy's joints, command ranges are not known, or
-            a term is delayed.
+        ConfigError: If `sdk_joints` are not the policy's joints, command ranges are not known,
+            a term is delayed, or an action is of another kind than joint_position.
     """
     settings = settings or DeploySettings()
     sdk_joints = settings.sdk_joints
@@ -76,6 +76,12 @@ def deploy_document(contract: Any, settings: DeploySettings | None = None) -> di
         odd = next((name for name in motors if name not in names), None)
         told = f"{near(odd, names)}" if odd is not None else f"{len(motors)} of {len(names)} joints"
         raise ConfigError(f"sdk_joints must be the policy's joints in motor order: {told}")
+    for term in actions["terms"]:
+        if term["kind"] != "joint_position":
+            raise ConfigError(
+                f"action {term['name']!r} is of kind {term['kind']!r}; what is written for that "
+                "runtime drives joint_position alone"
+            )
     rows = {name: joints["names"].index(name) for name in names}
     return {
         "joint_ids_map": [motors.index(name) for name in names],
@@ -176,7 +182,7 @@ def _observations(contract: Mapping[str, Any]) -> dict[str, Any]:
             "params": {},
             "clip": clip,
             "scale": term["scale"],
-            "history_length": term["history"] + 1 if term["history"] else 1,
+            "history_length": max(term["history"], 1),
         }
     return terms
 

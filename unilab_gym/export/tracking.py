@@ -141,12 +141,12 @@ class _Tracker(nn.Module):
         super().__init__()
         self.policy = policy
         for key in MOTION_KEYS:
-            self.register_buffer(key, reference[key])
+            self.register_buffer(f"reference_{key}", reference[key])  # outputs have the bare names
         self.last = len(reference["joint_pos"]) - 1
 
     def forward(self, obs: Tensor, time_step: Tensor) -> tuple[Tensor, ...]:
         index = time_step.reshape(-1).long().clamp(0, self.last)  # [1]
-        frames = (cast("Tensor", getattr(self, key)) for key in MOTION_KEYS)
+        frames = (cast("Tensor", getattr(self, f"reference_{key}")) for key in MOTION_KEYS)
         return (self.policy(obs), *(frame.index_select(0, index) for frame in frames))
 
 

@@ -178,7 +178,6 @@ class MotionCommand(CommandTerm):
         self.value = self._now[:, : 2 * lib.joint_pos.shape[1]]
         self.target = ctx.zeros(dtype=torch.int64)
         """Row of the target in the packed table `[N]`."""
-        self._start = self.target
 
     def _build_reset(
         self,
@@ -215,9 +214,9 @@ class MotionCommand(CommandTerm):
         clips = self.library.names if len(self.library.names) > 1 else ()
         names = (*self.sampler.log_names, *(f"success/{name}" for name in clips))
         self.log_names = names
-        self.log_values = torch.zeros(len(names), device=ctx.device)
+        self.log_values = ctx.shared([0.0] * len(names), key="figures")
         self._success = self.log_values[len(self.sampler.log_names) :]
-        self._ended = torch.zeros((len(clips), 2), device=ctx.device)
+        self._ended = ctx.shared([[0.0, 0.0]] * len(clips), key="ended")
 
     # --- steps -------------------------------------------------------------------------------
 
@@ -233,8 +232,7 @@ class MotionCommand(CommandTerm):
 
     def stage_reset(self, payload: TensorResetRandomizationPayload) -> None:
         """Draws start frames and writes their states, moved by the draws."""
-        self._start = self.sampler.draw()
-        state, draw = self._states.index_select(0, self._start), self._draw()
+        state, draw = self._states.index_select(0, self.sampler.draw()), self._draw()
         nq, nv = payload.qpos.shape[1], payload.qvel.shape[1]
         qpos, qvel = state[:, :nq], state[:, nq : nq + nv]
         torch.add(qpos[:, :3], draw[:, :3], out=payload.qpos[:, :3])
@@ -249,7 +247,7 @@ class MotionCommand(CommandTerm):
 
     def reset(self, mask: Tensor, frame: TermFrame) -> None:
         """Masked rows take the frame after the one they were put on as their target."""
-        shown = self.library.following.index_select(0, self._start)
+        shown = self.library.following.index_select(0, self.sampler.rows)
         torch.where(mask, shown, self.target, out=self.target)
         torch.index_select(self._table, 0, self.target, out=self._now)
 

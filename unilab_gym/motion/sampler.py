@@ -73,13 +73,14 @@ class MotionSampler:
         self._rows = library.rows
         self._start_ratio = start_ratio
         self._draw = ctx.uniform(2, "reset", key="start")
-        self._zero = torch.zeros(ctx.num_envs, dtype=torch.int64, device=ctx.device)
+        self.rows = ctx.scratch(dtype=torch.int64, key="start")
+        """What `draw` drew last `[N]`."""
         if mode == "adaptive":
             self._build_bins(ctx, bin_s, kernel_size, kernel_decay)
             self._alpha = alpha
             self._floor = uniform_share / len(self._bins)
             self.log_names = ("sampling_entropy", "sampling_top1_prob", "sampling_top1_bin")
-            self.log_values = torch.zeros(3, device=ctx.device)
+            self.log_values = ctx.shared([0.0] * 3, key="sampling")
             self._refresh()
 
     def _build_bins(self, ctx: BuildContext, bin_s: float, size: int, decay: float) -> None:
@@ -101,11 +102,12 @@ class MotionSampler:
         self._kernel = ctx.tensor([[k / sum(kernel)] for k in kernel])  # [K, 1]
         ahead = [[min(b + i, ends[b]) for b in range(len(bins))] for i in range(size)]
         self._ahead = ctx.tensor(ahead, dtype=torch.int64).flatten()  # [K M]
-        self._failures = torch.zeros(len(bins), device=ctx.device)
-        self._counts = torch.zeros_like(self._failures)
-        self.probability = torch.zeros_like(self._failures)
+        zeros = [0.0] * len(bins)
+        self._failures = ctx.shared(zeros, key="failures")
+        self._counts = ctx.shared(zeros, key="counts")
+        self.probability = ctx.shared(zeros, key="probability")
         """Of each bin; they add up to 1."""
-        self._upper = torch.zeros_like(self._failures)
+        self._upper = ctx.shared(zeros, key="upper")
         self._entropy_scale = -1.0 / math.log(len(bins)) if len(bins) > 1 else -1.0
 
     @property
@@ -114,28 +116,32 @@ class MotionSampler:
         return self._failures
 
     def draw(self) -> Tensor:
-        """Start rows `[N]` int64 of the episodes that a reset would begin now."""
+        """Start rows `[N]` int64 of the episodes that a reset would begin now: `rows`."""
         draw = self._draw()
         if self.mode == "start":
-            return self._first_frames(draw[:, 0])
-        if self.mode == "adaptive":
-            return self._from_bins(draw)
-        rows = (draw[:, 0] * self._rows).long()
-        if self.mode == "mixed":
+            self._first_frames(draw[:, 0])
+        elif self.mode == "adaptive":
+            self._from_bins(draw)
+        elif self.mode == "mixed":
+            anywhere = (draw[:, 0] * self._rows).long()
             first = self._first_frames(draw[:, 0])
-            return torch.where(draw[:, 1] < self._start_ratio, first, rows)
-        return rows
+            torch.where(draw[:, 1] < self._start_ratio, first, anywhere, out=self.rows)
+        else:
+            self.rows.copy_(draw[:, 0] * self._rows)  # rounds down
+        return self.rows
 
     def _first_frames(self, uniform: Tensor) -> Tensor:
         if self._clips == 1:
-            return self._zero
-        return self._library.first.index_select(0, (uniform * self._clips).long())
+            return self.rows.zero_()
+        chosen = (uniform * self._clips).long()
+        return torch.index_select(self._library.first, 0, chosen, out=self.rows)
 
-    def _from_bins(self, draw: Tensor) -> Tensor:
+    def _from_bins(self, draw: Tensor) -> None:
         # A rounded cumulative sum may end below 1: its last entry counts as infinite.
         chosen = torch.searchsorted(self._upper, draw[:, 0].contiguous(), right=True)
         bins = self._bins.index_select(0, chosen)  # [N, 2]
-        return (draw[:, 1] * bins[:, 1]).long().add_(bins[:, 0])
+        self.rows.copy_(draw[:, 1] * bins[:, 1])
+        self.rows.add_(bins[:, 0])
 
     def update(self, rows: Tensor, failed: Tensor) -> None:
         """One step has passed: which rows failed while their target was `rows` `[N]`."""

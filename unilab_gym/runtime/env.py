@@ -32,10 +32,12 @@ from unilab_gym.runtime.managers.curriculum import CurriculumManager, moved_path
 from unilab_gym.runtime.managers.events import EventManager, event_fields
 from unilab_gym.runtime.managers.metrics import MetricsManager
 from unilab_gym.runtime.managers.observations import ObservationManager
+from unilab_gym.runtime.managers.recorder import RecorderManager
 from unilab_gym.runtime.managers.rewards import RewardManager
 from unilab_gym.runtime.managers.terminations import TerminationManager
 from unilab_gym.runtime.reads import Action, EpisodeStep, Terminated
 from unilab_gym.runtime.receipts import ReceiptLedger
+from unilab_gym.runtime.recorder_term import Boundary
 from unilab_gym.runtime.step import Runtime, advance, masked_reset
 from unilab_gym.runtime.term import BuildContext
 
@@ -220,6 +222,7 @@ class ManagerBasedRlEnv:
             self.pending = ctx.zeros(dtype=torch.bool, key="pending")
             """Rows `[N]` that ended and have not begun a new episode (without autoreset)."""
         self._needs_startup = True
+        rt = self.rt
         self.faults: FaultReporter | None = None
         """Dumps and raises, where that was asked for."""
         if self._on_fault == "raise" or self.cfg.fault_dump is not None:
@@ -232,12 +235,22 @@ class ManagerBasedRlEnv:
                 raises=self._on_fault == "raise",
             )
         self.state = TorchEnvState(
-            obs=self.rt.observations.buffers,
-            reward=self.rt.rewards.reward,
-            terminated=self.rt.terminations.terminated,
-            truncated=self.rt.terminations.truncated,
+            obs=rt.observations.buffers,
+            reward=rt.rewards.reward,
+            terminated=rt.terminations.terminated,
+            truncated=rt.terminations.truncated,
             final_obs=self._final,
         )
+        now = Boundary(
+            obs=rt.observations.buffers,
+            action=rt.actions.action,
+            reward=rt.rewards.reward,
+            terminated=rt.terminations.terminated,
+            truncated=rt.terminations.truncated,
+            qpos=rt.views.qpos,
+            qvel=rt.views.qvel,
+        )
+        rt.recorders = RecorderManager(ctx, self.cfg.recorders, now)
 
     @property
     def backend(self) -> Backend:
@@ -408,6 +421,7 @@ class ManagerBasedRlEnv:
                 self._begin(keys, whole=mask is None, rows=rows)
             else:
                 state_module.write_rows(self.rt, rows, self._mask)
+                self.rt.recorders.post_reset(self._mask)
                 if keys is not None:
                     self.rt.rng.set_keys(keys, self._mask, restart=False)
                 self._needs_startup = not state_module.holds_everywhere(self._started)
@@ -448,7 +462,10 @@ class ManagerBasedRlEnv:
         return dict(zip(names, totals, strict=True))
 
     def close(self) -> None:
-        """Closes the backend; a second call does nothing."""
+        """Closes recorders and backend; a second call does nothing."""
         if not self._closed and self._backend is not None:
             self._closed = True
-            self._backend.close()
+            try:
+                self.rt.recorders.close()
+            finally:
+                self._backend.close()

@@ -150,7 +150,7 @@ class _Block:
             bounds.append(len(keys))
         self._allocate(keys, low, span, bounds)
         normals = [s for s in itertools.chain.from_iterable(self.streams) if s.normal]
-        self._normals = _Normals(self.values, normals) if normals else None
+        self.normals = _Normals(self.values, normals) if normals else None
         for stream in itertools.chain.from_iterable(self.streams):
             if not stream.normal:
                 stream.values = self.values[:, stream.start : stream.start + stream.width]
@@ -184,8 +184,8 @@ class _Block:
         torch.bitwise_right_shift(self._halves, 8, out=self._ints)
         torch.mul(self._ints, self._scale, out=self.values)
         self.values.add_(self._middle)
-        if self._normals is not None:
-            self._normals.draw()
+        if self.normals is not None:
+            self.normals.draw()
 
 
 class _Normals:
@@ -196,12 +196,12 @@ class _Normals:
         first = streams[0].start
         width = sum(2 * stream.words for stream in streams)
         self._uniforms = uniforms[:, first : first + width]
-        self._values = torch.zeros((n, width), device=device)
+        self.values = torch.zeros((n, width), device=device)
         mean: list[float] = []
         factor: list[float] = []
         for stream in streams:
             start = stream.start - first
-            stream.values = self._values[:, start : start + stream.width]
+            stream.values = self.values[:, start : start + stream.width]
             pad = [0.0] * (stream.width % 2)
             mean += [*stream.low, *pad]
             factor += [*(math.sqrt(2.0) * deviation for deviation in stream.high), *pad]
@@ -210,9 +210,9 @@ class _Normals:
 
     def draw(self) -> None:
         """Transforms the block's current uniforms: 3 operations."""
-        torch.erfinv(self._uniforms, out=self._values)
-        self._values.mul_(self._factor)
-        self._values.add_(self._mean)
+        torch.erfinv(self._uniforms, out=self.values)
+        self.values.mul_(self._factor)
+        self.values.add_(self._mean)
 
 
 class ManagerRng:
@@ -385,5 +385,7 @@ class ManagerRng:
         """Names keys and counters, which decide every later draw; after `build`."""
         state.add_rows("rng", "keys", self.keys)
         state.add_rows("rng", "counters", self.counters)
-        state.add_scratch("rng", "block", self._block.values)
-        state.add_scratch("rng", "startup", self._startup.values)
+        for name, block in (("block", self._block), ("startup", self._startup)):
+            state.add_scratch("rng", name, block.values)
+            if block.normals is not None:
+                state.add_scratch("rng", f"{name}/normals", block.normals.values)

@@ -5,7 +5,7 @@ The order is a contract: see `docs/runtime.md` for the figure and the reasons.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from unilab_gym.runtime.managers.curriculum import CurriculumManager
 from unilab_gym.runtime.managers.events import EventManager
 from unilab_gym.runtime.managers.metrics import MetricsManager
 from unilab_gym.runtime.managers.observations import ObservationManager
+from unilab_gym.runtime.managers.recorder import RecorderManager
 from unilab_gym.runtime.managers.rewards import RewardManager
 from unilab_gym.runtime.managers.terminations import TerminationManager
 from unilab_gym.runtime.receipts import ReceiptLedger
@@ -50,6 +51,8 @@ class Runtime:
     carriers: EpisodeCarriers
     state: StateRegistry
     episode_step: Tensor  # [N] int64
+    recorders: RecorderManager = field(init=False)
+    """Built last: it looks at what the others carry, and may hold files."""
     ring: FaultRing | None = None
     """Past steps for dumps, where the config asks for them."""
 
@@ -90,6 +93,7 @@ def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
     rt.events.update()
     # A faulty row's state is meaningless: it keeps the observation of the boundary before.
     rt.observations.compute(keep=rt.faults.bad)
+    rt.recorders.post_step()
 
 
 def _state(views: StateViews) -> Tensor:
@@ -104,6 +108,7 @@ def masked_reset(rt: Runtime, mask: Tensor, start: Tensor | None = None) -> None
     Always at full width: an empty, a partial and a full mask take the same path. Episodes begin
     where events and commands say, or at the engine rows `start` `[N, nstate]`.
     """
+    rt.recorders.pre_reset(mask)
     payload = rt.events.stage_reset()
     rt.commands.stage_reset(payload)
     rt.events.models.write_reset(mask)
@@ -124,3 +129,4 @@ def masked_reset(rt: Runtime, mask: Tensor, start: Tensor | None = None) -> None
     rt.observations.reset(mask)
     rt.observations.compute_reset(mask)
     rt.rng.start_episode(mask)
+    rt.recorders.post_reset(mask)

@@ -73,7 +73,7 @@ def env_cfg() -> EnvCfg:
         episode_length_s=10.0,
         actions={
             "cart": ActionTermCfg(
-                func=actions.JointPositionAction, params={"joints": CART, "scale": 2.0}
+                func=actions.JointEffortAction, params={"joints": CART, "scale": 10.0}
             )
         },
         observations={"policy": ObservationGroupCfg(terms=sees)},
@@ -131,7 +131,7 @@ def owner(backend: str) -> OwnerCfg:
         task=ID,
         env=env_cfg(),
         algo=algo_cfg(),
-        training=TrainingCfg(sim_backend=backend, num_envs=128, iterations=80, seed=1),
+        training=TrainingCfg(sim_backend=backend, num_envs=128, iterations=60, seed=1),
     )
 
 

@@ -236,7 +236,7 @@ def env_cfg(
 
 def algo_cfg() -> AlgoCfg:
     """PPO of rsl_rl."""
-    network = NetworkCfg(hidden_dims=(512, 256, 128), activation="elu", obs_normalization=True)
+    network = NetworkCfg(hidden_dims=(256, 128, 64), activation="elu", obs_normalization=True)
     return AlgoCfg(
         library="rsl_rl",
         obs_groups={"actor": ("policy",), "critic": ("critic",)},
@@ -250,7 +250,7 @@ def algo_cfg() -> AlgoCfg:
             "entropy_coef": 0.005,
             "learning_rate": 1.0e-3,
             "schedule": "adaptive",
-            "desired_kl": 0.01,
+            "desired_kl": 0.02,
             "clip_param": 0.2,
             "gamma": 0.99,
             "lam": 0.95,

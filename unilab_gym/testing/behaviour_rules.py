@@ -225,7 +225,7 @@ def _next_step(s: Subject) -> None:
         return
 
     def wild(action: Tensor) -> Tensor:
-        return torch.where(idle[-1].unsqueeze(-1), torch.inf, action)
+        return torch.where(idle[-1].to(action.device).unsqueeze(-1), torch.inf, action)
 
     idle = [s.mask()]
     steps = s.play(7, ends=True, given=wild, after=lambda step: idle.append(step.done))

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from unilab_gym.errors import UnilabGymError
 
+_LONGEST = 400
+"""Characters of what was seen: a batched space would fill pages."""
+
 
 class RuleViolation(UnilabGymError, AssertionError):
     """One rule that does not hold: its name and text, what was seen, what was expected."""
@@ -42,8 +45,8 @@ class Wrong(Exception):
     def __init__(self, seen: Any, expected: str) -> None:
         """Holds both."""
         super().__init__(str(seen), expected)
-        self.seen = str(seen)
-        self.expected = expected
+        self.seen = str(seen)[:_LONGEST]
+        self.expected = expected[:_LONGEST]
 
 
 def rule(

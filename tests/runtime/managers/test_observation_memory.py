@@ -206,6 +206,26 @@ def test_quarantined_rows_keep_the_boundary_before(tmp_path):
     env.close()
 
 
+def test_a_row_that_restarts_a_step_later_begins_with_its_first_frame(tmp_path):
+    """Autoreset mode NEXT_STEP: the frame of the step that is thrown away is nowhere."""
+    terms = {"k": obs_term(step_counter, history=3), "h": obs_term(hundreds, delay=1)}
+    groups = {"policy": ObservationGroupCfg(terms=terms)}
+    cfg = probe_cfg(tmp_path, observations=groups, episode_length_s=0.08)
+    env = unilab_gym.make(cfg, 1, backend="mujoco", autoreset_mode="NextStep")
+    seen = [env.reset(seed=0)[0].tolist()[0]]
+    seen += [env.step(torch.zeros(1, 1))[0].tolist()[0] for _ in range(6)]
+    assert seen == [
+        [0, 0, 0, 100],
+        [0, 0, 1, 100],
+        [0, 1, 2, 101],
+        [1, 2, 3, 102],
+        [2, 3, 4, 103],
+        [0, 0, 0, 100],
+        [0, 0, 1, 100],
+    ]
+    env.close()
+
+
 # --- latency --------------------------------------------------------------------------------------
 
 

@@ -1,13 +1,11 @@
 """Noise and bias of one observation group.
 
-Uniform numbers come scaled out of the step's random block. Normal ones are the quantile function
-of a uniform in (-1, 1), z = sqrt(2) erfinv(u): one number of the block gives one, whatever its
-neighbours are. Draws that lie side by side in group and block are added by one operation.
+Numbers come scaled out of the step's random block. Draws that lie side by side in group and memory
+are added by one operation; the normal ones of all terms lie in one run, and so do the uniform ones.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,9 +16,6 @@ from unilab_gym.config import GaussianNoiseCfg, UniformNoiseCfg
 from unilab_gym.runtime.term import BuildContext
 
 NoiseCfg = UniformNoiseCfg | GaussianNoiseCfg
-
-_UNIT = 1.0 - 2.0**-24
-"""The largest float32 below 1: at 1 the quantile is infinite. The tails end at 5.4 sigma."""
 
 
 @dataclass(frozen=True)
@@ -39,48 +34,22 @@ class Draws:
     def __init__(
         self, ctx: BuildContext, columns: Sequence[Column], phase: str, key: str = ""
     ) -> None:
-        """Registers the streams: normal ones in a row, so that one operation transforms them."""
-        self._columns = list(columns)
-        self._uniform: dict[int, Callable[[], Tensor]] = {}
-        self._normal: dict[int, tuple[int, Callable[[], Tensor]]] = {}
-        normal = [c for c in self._columns if isinstance(c.cfg, GaussianNoiseCfg)]
-        factors: list[float] = []
-        for column in normal:
+        """Registers the streams."""
+        self._draws: list[tuple[int, Callable[[], Tensor]]] = []
+        for column in columns:
+            cfg, width = column.cfg, column.width
             with ctx.owned(column.owner):
-                draw = ctx.uniform(column.width, phase, -_UNIT, _UNIT, key)
-            self._normal[column.start] = (len(factors), draw)
-            assert isinstance(column.cfg, GaussianNoiseCfg)
-            factors += [column.cfg.std * math.sqrt(2.0)] * column.width
-            factors += [0.0] * (column.width % 2)  # as the block pads
-        for column in self._columns:
-            if isinstance(column.cfg, UniformNoiseCfg):
-                with ctx.owned(column.owner):
-                    draw = ctx.uniform(column.width, phase, column.cfg.low, column.cfg.high, key)
-                self._uniform[column.start] = draw
-        if normal:
-            self._factors = ctx.tensor(factors)
-            self._values = ctx.scratch(len(factors), key=f"{key or 'noise'}/{phase}")
+                if isinstance(cfg, GaussianNoiseCfg):
+                    draw = ctx.normal(width, phase, 0.0, cfg.std, key)
+                else:
+                    draw = ctx.uniform(width, phase, cfg.low, cfg.high, key)
+            self._draws.append((column.start, draw))
         self._runs: list[tuple[int, Tensor]] | None = None
-        self._source: Tensor | None = None
-
-    def _bind(self) -> list[tuple[int, Tensor]]:
-        """Views of every draw; the block exists from the first draw on."""
-        parts = {start: draw() for start, draw in self._uniform.items()}
-        widths = {column.start: column.width for column in self._columns}
-        for start, (at, draw) in self._normal.items():
-            if self._source is None:
-                first = draw()
-                self._source = first.as_strided(self._values.shape, first.stride())
-            assert draw().storage_offset() == self._source.storage_offset() + at
-            parts[start] = self._values[:, at : at + widths[start]]
-        return [(column.start, parts[column.start]) for column in self._columns]
 
     def runs(self) -> list[tuple[int, Tensor]]:
         """(first column, values `[N, width]`) of this step, neighbours joined."""
-        if self._runs is None:
-            self._runs = merged(self._bind())
-        if self._source is not None:
-            torch.erfinv(self._source, out=self._values).mul_(self._factors)
+        if self._runs is None:  # views of a block that exists from the first draw on
+            self._runs = merged([(start, draw()) for start, draw in self._draws])
         return self._runs
 
 

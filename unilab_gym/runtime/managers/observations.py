@@ -49,10 +49,15 @@ class ObservationTermInfo:
     """Whether the frames lie side by side."""
 
     @property
+    def columns(self) -> slice:
+        """Entries along the last dimension of the group's tensor."""
+        frames = max(self.history, 1) if self.flat else 1
+        return slice(self.start, self.start + self.width * frames)
+
+    @property
     def newest(self) -> slice:
-        """Columns of the newest frame; in `[N, H, D]` of each frame."""
-        start = self.start + self.width * (max(self.history, 1) - 1 if self.flat else 0)
-        return slice(start, start + self.width)
+        """Those of the newest frame; in `[N, H, D]` those of each frame."""
+        return slice(self.columns.stop - self.width, self.columns.stop)
 
 
 class _Group:

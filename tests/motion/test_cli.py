@@ -1,0 +1,73 @@
+"""`unilab-gym motion`: what people type (N11)."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers.motion import arrays, g1, swaying, write_clip
+
+from unilab_gym.cli import main
+from unilab_gym.motion.clip import load_clip
+
+
+def test_check_prints_what_a_file_holds(tmp_path, capsys):
+    assert main(["motion", "check", "squat"]) == 0
+    text = capsys.readouterr().out
+    assert "401 frames at 50 fps, 8.00 s" in text and "29 joints: left_hip_pitch_joint" in text
+    assert "30 bodies: pelvis" in text and "ok" in text
+    path = write_clip(tmp_path, 30)
+    assert main(["motion", "check", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["ok"], facts["frames"], facts["fps"]) == (True, 30, 50.0)
+    assert facts["bodies"] == list(g1().body_names) and facts["off_m"] < 1e-3
+
+
+def test_check_says_what_is_wrong(tmp_path, capsys):
+    path = write_clip(tmp_path)
+    data = arrays(path)
+    del data["body_quat_w"]
+    np.savez(path, **data)
+    assert main(["motion", "check", str(path)]) == 1
+    assert "refused: " in (text := capsys.readouterr().out) and "missing body_quat_w" in text
+    assert main(["motion", "check", str(path), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["ok"] is False
+
+
+def test_convert_and_make_write_files(tmp_path, capsys):
+    rows = swaying(40, 30.0)
+    rows[:, 3:7] = np.roll(rows[:, 3:7], -1, axis=1)
+    np.savetxt(tmp_path / "a.csv", rows, delimiter=",")
+    out = tmp_path / "a.npz"
+    assert main(["motion", "convert", str(tmp_path / "a.csv"), str(out)]) == 0
+    assert load_clip(out, robot=g1()).fps == 30.0
+    made = tmp_path / "wave.npz"
+    assert main(["motion", "make", "weight_shift", str(made)]) == 0
+    assert load_clip(made, robot=g1()).frames == 451
+    assert "451 frames" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["convert", "a.csv"], "motion convert takes two files"),
+        (["make", "squat", "squat.txt"], "a motion file ends in .npz"),
+        (["make", "sqat", "x.npz"], "no motion 'sqat'; did you mean 'squat'"),
+        (["view", "sqat"], "no packaged motion 'sqat'"),
+    ],
+)
+def test_wrong_usage_is_exit_code_2(tmp_path, monkeypatch, capsys, arguments, message):
+    monkeypatch.chdir(tmp_path)
+    assert main(["motion", *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_view_draws_a_video(tmp_path, capsys):
+    from unilab_gym.render import gl_available
+
+    if gl_available() is None:
+        pytest.skip("no GL library")
+    imageio = pytest.importorskip("imageio.v3")
+    path, out = write_clip(tmp_path, 5), tmp_path / "sway.mp4"
+    assert main(["motion", "view", str(path), str(out)]) == 0
+    assert imageio.imread(out).shape[0] == 5
