@@ -15,7 +15,7 @@ TORCH := --no-deps torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 TASK := UniLab/Go2JoystickFlat-v0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test libs soak check lint types format wheel wheel-test clean
+.PHONY: help setup demo test bench-smoke libs soak check lint types format wheel wheel-test clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,9 @@ demo: setup ## train a Go2 policy on the CPU and replay it on both engines
 # A file stays with one worker, so that its environments are built and its kernels compiled once.
 test: setup ## run the tests (PYTEST_ARGS="-k name", JOBS=4)
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile --durations=25 $(PYTEST_ARGS)
+
+bench-smoke: setup ## run every benchmark at its tiny size: operations and waits, never seconds
+	$(BIN)/python benchmarks/run.py smoke >/dev/null
 
 libs: setup ## train with skrl, Stable-Baselines3 and TorchRL, each in a venv of its own
 	bash .ci/libs.sh

@@ -2,10 +2,15 @@
 
     python benchmarks/run.py step_overhead [--tiny]
     python benchmarks/run.py gpu_acceptance --device cuda
+    python benchmarks/run.py smoke                          # `make bench-smoke`
 
-A benchmark is a module beside this one: `CASES` and `TINY` are lists of keyword arguments, and
-`run(**case)` yields one dict of numbers for each line. Every line names the benchmark, its case,
-the versions and the machine. The exit status is 1 where a line says `"passed": false`.
+A benchmark is a module beside this one: `CASES` and `TINY` are lists of keyword arguments,
+`KEYS` what every line holds, and `run(**case)` yields one dict of numbers for each line. Every
+line names the benchmark, its case, the versions and the machine. The exit status is 1 where a line
+says `"passed": false` or lacks a key.
+
+`smoke` runs every benchmark at its tiny size on the CPU. There a line fails for what does not
+depend on the machine: operations, waits for the device, tensors that moved; never for seconds.
 """
 
 import argparse
@@ -65,29 +70,57 @@ def cpu_name():
 def main():
     names = sorted(p.stem for p in Path(__file__).parent.glob("*.py") if p.stem != "run")
     parser = argparse.ArgumentParser(description="Runs a benchmark and prints JSON lines.")
-    parser.add_argument("name", choices=names)
+    parser.add_argument("name", choices=[*names, "smoke"])
     parser.add_argument("--tiny", action="store_true", help="small sizes: does it run at all")
     parser.add_argument("--device", help="where the benchmark takes one: cuda or cpu")
+    parser.add_argument("--task", help="only this id, where the benchmark runs several")
     parser.add_argument("--minutes", type=float, help="where the benchmark takes a time")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/NAME.json")
     arguments = parser.parse_args()
     for folder in (ROOT / "tests", ROOT):  # helpers.opcount; the package, where not installed
         sys.path.insert(0, str(folder))
-    module = importlib.import_module(arguments.name)
-    common = {"name": arguments.name, "versions": versions(), "hardware": hardware()}
+    tiny, chosen = arguments.tiny, [arguments.name]
+    if arguments.name == "smoke":
+        tiny, chosen = True, names
+    failures = [line for name in chosen for line in run_one(name, tiny, arguments)]
+    for line in failures:
+        print(f"failed: {line}", file=sys.stderr)
+    sys.exit(int(bool(failures)))
+
+
+def cases(module, tiny, arguments):
+    """The module's cases with what was given on the command line."""
     given = {"device": arguments.device, "minutes": arguments.minutes}
     given = {name: value for name, value in given.items() if value is not None}
-    lines = []
-    for case in module.TINY if arguments.tiny else module.CASES:
+    for case in module.TINY if tiny else module.CASES:
         case = {**case, **given}
+        if arguments.task is not None:
+            if case.get("task", arguments.task) != arguments.task:
+                continue
+            if "tasks" in case:
+                case["tasks"] = [arguments.task]
+        yield case
+
+
+def run_one(name, tiny, arguments):
+    """Prints the lines of one benchmark; yields what is wrong with them."""
+    module = importlib.import_module(name)
+    common = {"name": name, "versions": versions(), "hardware": hardware()}
+    lines = []
+    for case in cases(module, tiny, arguments):
         for numbers in module.run(**case):
             lines.append({**common, "case": case, **numbers})
             print(json.dumps(lines[-1]), flush=True)
+            if numbers.get("passed") is False:
+                yield f"{name}: {json.dumps(numbers)}"
+            if missing := sorted(getattr(module, "KEYS", set()) - numbers.keys()):
+                yield f"{name}: a line lacks {missing}"
+    if not lines:
+        yield f"{name}: printed nothing"
     if arguments.save:
         folder = ROOT / "benchmarks" / "results"
         folder.mkdir(exist_ok=True)
-        (folder / f"{arguments.name}.json").write_text(json.dumps(lines, indent=1) + "\n")
-    sys.exit(int(any(line.get("passed") is False for line in lines)))
+        (folder / f"{name}.json").write_text(json.dumps(lines, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -71,7 +71,7 @@ COLD = {
     "runtime/reads.py:JointPosRel.build",
     "runtime/reads.py:GeomHeight.build",
     "mdp/actions.py:JointAction.resolve",
-    "mdp/events.py:_check",
+    "mdp/distributions.py:check_range",
     # Called between steps.
     "runtime/env.py:ManagerBasedRlEnv._begin",
     "runtime/state.py:full_width",

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 
@@ -33,6 +34,37 @@ def test_step_overhead_prints_its_numbers():
         assert math.isfinite(line[key]) and line[key] > 0
     assert 0 < line["operations"] <= 240
     assert line["torch_threads"] == 1 and line["bar_us"] is None
+    assert line["passed"] is True and line["waits"] == 0 and line["moved"] == []
+
+
+def smoke(tmp_path, source):
+    """The smoke run of one made-up benchmark: its exit status and what it says."""
+    import shutil
+
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    shutil.copy(RUN, folder)
+    (folder / "made_up.py").write_text(source)
+    command = [sys.executable, str(folder / "run.py"), "smoke"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    return done.returncode, done.stderr
+
+
+def test_smoke_fails_for_verdicts_and_missing_keys(tmp_path):
+    """Seconds have no verdict there: None is not a failure."""
+    good = '{"key": 1, "passed": True}', '{"key": 2, "passed": None}'
+    bad = '{"key": 3, "passed": False}', '{"passed": True}'
+    head = 'KEYS = {"key"}\nTINY = CASES = [{}]\ndef run():\n'
+    for number, (given, told) in enumerate(
+        ((good, []), (bad, ['made_up: {"key": 3, "passed": false}', "a line lacks ['key']"]))
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        status, output = smoke(folder, head + "".join(f"    yield {line}\n" for line in given))
+        assert status == bool(told)
+        assert output.count("failed: ") == len(told)
+        assert all(text in output for text in told)
 
 
 @pytest.mark.slow

@@ -111,6 +111,7 @@ ELSEWHERE = {
     "EnvCfg.recorders": "test_a_recorder_leaves_files",
     "EventTermCfg.mode": "test_the_mode_of_an_event",
     "EventTermCfg.in_play": "test_play_keeps_what_says_so",
+    "EnvCfg.cpu_ids": "test_cpu_ids_reach_the_scheduler",
     "CommandTermCfg.play_params": "test_play_parameters_replace_those_of_training",
 }
 CLASSES = [
@@ -244,11 +245,13 @@ def test_a_recorder_leaves_files(tmp_path):
 
 
 def test_the_mode_of_an_event(tmp_path):
-    """A class fits one mode; another mode is refused, so the field cannot be without effect."""
+    """A mode that a class does not fit is refused, so the field cannot be without effect."""
     cfg = base(tmp_path)
-    for mode in ("reset", "startup"):
-        params = {"xy": (0, 0)} if mode == "startup" else {"geoms": ("trunk",), "slide": (1, 1)}
-        func = events.ResetRootUniform if mode == "startup" else events.RandomizeFriction
+    for mode, func, params in (
+        ("startup", events.ResetRootUniform, {"xy": (0, 0)}),
+        ("reset", events.PushRoot, {"lin_vel_xy": (0, 0)}),
+        ("startup", events.PushRoot, {"lin_vel_xy": (0, 0)}),
+    ):
         wrong = {"e": EventTermCfg(func=func, mode=mode, params=params)}
         with pytest.raises(config.ConfigError, match=f"events/e: mode '{mode}' takes a "):
             unilab_gym.make(dataclasses.replace(cfg, events=wrong), 1, backend="mujoco")
@@ -277,6 +280,18 @@ def test_play_keeps_what_says_so(tmp_path):
     kept = apply_overrides(cfg, {"events.root.in_play": True})
     assert differ(fingerprint(cfg.for_play()), fingerprint(kept.for_play()))
     assert not differ(fingerprint(cfg), fingerprint(kept))
+
+
+def test_cpu_ids_reach_the_scheduler(tmp_path, monkeypatch):
+    """What they do there: tests/backends/test_placement.py, in a process of its own."""
+    from unilab_gym.backends import placement
+
+    given = []
+    monkeypatch.setattr(placement, "place", given.append)
+    for ids in (None, (0,)):
+        env = unilab_gym.make(dataclasses.replace(base(tmp_path), cpu_ids=ids), 1, backend="mujoco")
+        env.close()
+    assert given == [(0,)]
 
 
 def test_play_parameters_replace_those_of_training(tmp_path):

@@ -125,11 +125,26 @@ def test_constraints_pin_every_direct_requirement():
 
 
 def test_no_numba_is_named():
-    files = [ROOT / "pyproject.toml", ROOT / "constraints.txt"]
+    files = [ROOT / "pyproject.toml", ROOT / "constraints.txt", ROOT / "requirements" / "rocm.txt"]
     for folder in ("unilab_gym", "examples", "benchmarks"):
         files += (ROOT / folder).rglob("*.py")
     assert len(files) > 2
     assert not [path for path in files if re.search(r"\bnumba\b", path.read_text())]
+
+
+def test_the_rocm_profile_is_the_default_without_warp():
+    """Same bounds, a ROCm index, and neither Numba nor what needs NVIDIA."""
+    lines = (ROOT / "requirements" / "rocm.txt").read_text().splitlines()
+    given = [line for line in lines if line and not line.startswith(("#", "--"))]
+    profile = {Requirement(line).name: Requirement(line).specifier for line in given}
+    default = {
+        Requirement(text).name: Requirement(text).specifier for text in PROJECT["dependencies"]
+    }
+    assert default.keys() - profile.keys() == {"mujoco-warp", "warp-lang"}
+    assert profile == {name: default[name] for name in profile}
+    options = [line for line in lines if line.startswith("--")]
+    assert len(options) == 1 and "download.pytorch.org/whl/rocm" in options[0]
+    assert not {"numba", "llvmlite"} & {*profile, *default}
 
 
 def test_no_numba_is_required():

@@ -327,13 +327,16 @@ class EnvCfg:
     """Where to write the history of a row that fails; None records nothing and costs nothing."""
     play: bool = False
     """Whether this is the play variant, see `for_play`."""
+    cpu_ids: tuple[int, ...] | None = None
+    """CPUs that the process is confined to (Linux), before the physics pool starts; the first
+    environment of a process decides. None: wherever the process may run."""
 
     def __post_init__(self) -> None:
         """Checks timing and groups.
 
         Raises:
             ConfigError: If sim_dt does not divide ctrl_dt, a time is not positive, there is no
-                policy group, or an action is missing.
+                policy group, an action is missing, or `cpu_ids` are no CPU numbers.
         """
         for name in ("sim_dt", "ctrl_dt", "episode_length_s"):
             value = getattr(self, name)
@@ -351,6 +354,12 @@ class EnvCfg:
             raise ConfigError("an observation group cannot be named 'state': TorchRL renames it")
         if not self.actions:
             raise ConfigError("actions: at least one action term is needed")
+        if self.cpu_ids is not None:
+            ids = cast("tuple[Any, ...]", freeze(self.cpu_ids))
+            object.__setattr__(self, "cpu_ids", ids)
+            fit = all(isinstance(cpu, int) and cpu >= 0 for cpu in ids)
+            if not (ids and fit and len(set(ids)) == len(ids)):
+                raise ConfigError(f"cpu_ids must be different CPU numbers, got {ids}")
 
     @property
     def decimation(self) -> int:

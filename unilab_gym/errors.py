@@ -82,6 +82,10 @@ class CrossBackendIncompatibleError(UnilabGymError, ValueError):
         self.report = report
 
 
+class BudgetOverflowWarning(UserWarning):
+    """An engine dropped contacts or constraints; names the setting and a value that is enough."""
+
+
 class CrossBackendWarning(UserWarning):
     """A replay that goes on although something differs or could not be verified."""
 

@@ -84,6 +84,8 @@ class SensorInfo:
     adr: int
     dim: int
     stage: Stage
+    kind: str = ""
+    """MuJoCo's name of the type, lower case: gyro, framepos, touch ..."""
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,26 @@ class ModelIndex:
             if joint.name == name:
                 return joint
         raise ConfigError(f"no joint {near(name, self.joint_names)}")
+
+    def field_row(self, field: str, name: str) -> int:
+        """Row of a model field such as `body_mass` that belongs to a named object.
+
+        Raises:
+            ConfigError: If nothing of the field's kind has that name.
+        """
+        kind, _, _ = field.partition("_")
+        kind = "joint" if kind == "dof" else kind
+        rows: dict[str, dict[str, int]] = {
+            "joint": {joint.name: joint.dof_adr for joint in self.joints},
+            "body": dict(self.bodies),
+            "geom": {geom.name: geom.index for geom in self.geoms.values()},
+            "actuator": {actuator.name: actuator.index for actuator in self.actuators},
+        }
+        if kind not in rows:
+            raise ConfigError(f"model field {field!r} has no rows by name, {name!r} was asked for")
+        if name not in rows[kind]:
+            raise ConfigError(f"model field {field!r}: no {kind} {near(name, rows[kind])}")
+        return rows[kind][name]
 
     def actuator_of(self, joint: str, kind: str | None = None) -> ActuatorInfo:
         """The actuator that drives a joint.

@@ -339,6 +339,7 @@ def _sensor(model: mujoco.MjModel, i: int) -> SensorInfo:
         adr=int(model.sensor_adr[i]),
         dim=int(model.sensor_dim[i]),
         stage=_sensor_stage(model, i),
+        kind=mujoco.mjtSensor(int(model.sensor_type[i])).name.removeprefix("mjSENS_").lower(),
     )
 
 

@@ -185,6 +185,8 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             nconmax=cfg.sim.nconmax,
             njmax=cfg.sim.njmax,
             deterministic=deterministic,
+            cpu_ids=cfg.cpu_ids,
+            options=dataclasses.asdict(cfg.sim),
         )
         return ManagerBasedRlEnv(
             cfg,

@@ -25,6 +25,7 @@ from helpers.walker import (
 
 from unilab_gym.backends import create_backend
 from unilab_gym.backends.base import (
+    INTERVAL_PARTS,
     MODEL_FIELDS,
     FaultBit,
     FieldSlice,
@@ -60,7 +61,7 @@ def test_starts_at_the_default_state(scene, engine):
     for item, value in reads.items():
         assert (value.dtype, value.shape) == (torch.float32, (N, *item.shape)), item
     assert backend.capabilities.model_fields == MODEL_FIELDS
-    assert backend.capabilities.interval == ("qvel_delta",)
+    assert backend.capabilities.interval == INTERVAL_PARTS
     assert backend.num_envs == N and backend.device == torch.device("cpu")
 
 

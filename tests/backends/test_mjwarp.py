@@ -1,6 +1,7 @@
 """MuJoCo-Warp backend: what only this engine has to show; the rest is in test_conformance.py."""
 
 import importlib
+import re
 import sys
 
 import mujoco
@@ -30,6 +31,7 @@ from unilab_gym.backends.base import (
 )
 from unilab_gym.errors import (
     BackendUnavailableError,
+    BudgetOverflowWarning,
     UnsupportedCapabilityError,
 )
 
@@ -198,7 +200,12 @@ def test_constraint_overflow_is_the_rows_own_fault(scene):
     payload.qpos[:, 2] = 3.0
     payload.qpos[2, 2] = 0.05  # trunk and legs in the ground
     backend.reset(payload, torch.ones(N, dtype=torch.bool))
-    backend.step(ctrl, None)
+    with pytest.warns(BudgetOverflowWarning) as told:
+        backend.step(ctrl, None)
+    needed, enough = map(
+        int, re.findall(r"needed (\d+) .* sim.njmax=(\d+) is enough", str(told[0].message))[0]
+    )
+    assert len(told) == 1 and 8 < needed <= enough
     overflow = (backend.faults() & FaultBit.CONSTRAINT_OVERFLOW) != 0
     assert overflow.tolist() == [False, False, True, False, False]
     payload.qpos[2, 2] = 3.0
@@ -213,7 +220,11 @@ def test_the_contact_pool_is_everybodys_fault(scene, warp_engine):
     payload = backend.allocate_reset_payload()
     payload.qpos[:, 2] = 0.05
     backend.reset(payload, torch.ones(N, dtype=torch.bool))
-    backend.step(torch.tensor(scene.index.default_ctrl).expand(N, -1), None)
+    ctrl = torch.tensor(scene.index.default_ctrl).expand(N, -1)
+    with pytest.warns(BudgetOverflowWarning, match="sim.nconmax=1 is too small: ") as told:
+        backend.step(ctrl, None)
+    backend.step(ctrl, None)  # the second time it is only counted
+    assert len(told) == 1
     assert ((backend.faults() & FaultBit.CONTACT_POOL_OVERFLOW) != 0).all()
     assert not (backend.faults() & FaultBit.CONSTRAINT_OVERFLOW).any()
     backend.close()

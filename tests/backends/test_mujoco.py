@@ -36,7 +36,7 @@ from unilab_gym.backends.base import (
 )
 from unilab_gym.backends.mujoco import MujocoBackend, _Reader
 from unilab_gym.config import SceneCfg, SimCfg
-from unilab_gym.errors import ConfigError
+from unilab_gym.errors import BudgetOverflowWarning, ConfigError
 from unilab_gym.scene import build_scene
 
 INTEGRATION = mujoco.mjtState.mjSTATE_INTEGRATION
@@ -314,6 +314,7 @@ def _step_deep(backend):
     return start
 
 
+@pytest.mark.filterwarnings("ignore:MuJoCo's arena")
 def test_exhausted_arenas_are_the_rows_own_fault(small_arenas, capfd):
     """An engine error keeps the row's state; a reset in a full arena does not raise either."""
     found = set()
@@ -332,8 +333,13 @@ def test_exhausted_arenas_are_the_rows_own_fault(small_arenas, capfd):
 
 
 def test_a_row_recovers_from_an_engine_error(small_arenas):
+    """It warns once, naming what to enlarge."""
     backend = small_arenas(16000)
-    _step_deep(backend)
+    backend._arena_told = False
+    message = r"arena of 16000 bytes was exhausted .* \(row 2 first\).*<size memory="
+    with pytest.warns(BudgetOverflowWarning, match=message):
+        _step_deep(backend)
+    _step_deep(backend)  # again: no second warning
     assert _bits(backend.faults())[2] == FaultBit.ENGINE_ERROR
     payload = backend.allocate_reset_payload()
     payload.qpos[:, 2] = 3.0
@@ -386,4 +392,68 @@ def test_an_empty_plan_costs_no_stage(scene):
     assert backend._step_stage == backend._reset_stage == NONE
     backend.compile_reads(make_plan(scene.index))
     assert backend._step_stage == backend._reset_stage == VEL
+    backend.close()
+
+
+def test_refreshed_reads_equal_a_full_forward_pass_bitwise(scene, c_engine):
+    """Below acceleration: after a step, after a masked reset, after writing packed rows."""
+    backend, reads = c_engine
+    ctrl = controls(scene.index, 12)
+
+    def compare(rows, when):
+        state = backend.get_state().numpy()
+        for row in rows:
+            data = mujoco.MjData(scene.model)
+            mujoco.mj_setState(scene.model, data, state[row], INTEGRATION)
+            mujoco.mj_forward(scene.model, data)
+            for item, value in reads.items():
+                if item.stage < Stage.ACC:
+                    flat = torch.from_numpy(getattr(data, item.field).reshape(-1)).float()
+                    assert torch.equal(value[row].flatten(), flat[list(item.columns)]), (when, item)
+
+    run(backend, ctrl)
+    compare(range(N), "step")
+    declared = set(make_plan(scene.index).reset)
+    reads = {item: value for item, value in reads.items() if item in declared}
+    payload = default_payload(backend)
+    payload.qvel[:, 3:6] = 0.7
+    backend.reset(payload, mask_of(1, 3))
+    compare(range(N), "reset")
+    state = backend.get_state()
+    state[:, scene.index.qpos_offset + 2] += 0.2
+    backend.set_state(state, mask_of(0, 4))
+    compare((0, 1, 3, 4), "set_state")
+
+
+def test_state_reads_run_no_forward_pass_after_a_reset(scene, monkeypatch):
+    """A plan of qpos and qvel costs a copy; any other its cheapest stage, of masked rows only."""
+    calls = []
+
+    class Spy:
+        def __init__(self, batch):
+            self._batch = batch
+
+        def __getattr__(self, name):
+            return getattr(self._batch, name)
+
+        def forward(self, ids, stage):
+            calls.append((list(ids), stage))
+            return self._batch.forward(ids, stage=stage)
+
+    backend = MujocoBackend(make_spec(scene, model_fields=()))
+    monkeypatch.setattr(backend, "_batch", Spy(backend._batch))
+    plan = make_plan(scene.index)
+    state_only = tuple(item for item in plan.reset if item.field in ("qpos", "qvel"))
+    position = tuple(item for item in plan.reset if item.field == "xquat")
+    for items, expected in (
+        (state_only, []),
+        (position, [([0, 3], mujoco.mjtStage.mjSTAGE_POS)]),
+        (plan.reset, [([0, 3], VEL)]),
+    ):
+        calls.clear()
+        backend.compile_reads(ReadPlan(items, items))
+        backend.reset(default_payload(backend), mask_of(0, 3))
+        assert calls == expected
+    backend.reset(default_payload(backend), mask_of())
+    assert calls == expected  # an empty mask costs nothing
     backend.close()

@@ -8,6 +8,7 @@ public config, with a MJCF that the test writes to its own folder.
 from __future__ import annotations
 
 import dataclasses
+import operator
 from typing import Any
 
 import torch
@@ -352,9 +353,16 @@ def tiny_index(**changes: Any) -> ModelIndex:
 
 
 def context(
-    num_envs: int = 4, index: ModelIndex | None = None, control_dt: float = 0.02
+    num_envs: int = 4,
+    index: ModelIndex | None = None,
+    control_dt: float = 0.02,
+    model: Any = None,
 ) -> BuildContext:
-    """A build context without an engine."""
+    """A build context without an engine; nominal values come from the model, where given."""
+
+    def nominal(name: str) -> Tensor:
+        return torch.from_numpy(operator.attrgetter(name)(model).copy()).float()
+
     ctx = BuildContext(
         num_envs=num_envs,
         device=CPU,
@@ -363,6 +371,7 @@ def context(
         max_episode_steps=50,
         rng=ManagerRng(num_envs, CPU),
         frame=Frame(),
+        nominal=None if model is None else nominal,
     )
     ctx.owner = "test/term"
     return ctx

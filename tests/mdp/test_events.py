@@ -26,7 +26,7 @@ def scene(tmp_path):
 
 
 def made(scene, cls, **params):
-    ctx = context(N, scene.index)
+    ctx = context(N, scene.index, model=scene.model)
     event = cls(ctx, **params)
     ready(ctx)
     return event

@@ -4,6 +4,8 @@
 on its CPU device; on CUDA its rollouts are not promised to be bitwise equal.
 """
 
+import operator
+
 import mujoco
 import pytest
 import torch
@@ -92,8 +94,8 @@ def test_both_engines_hold_the_same_model(go2):
     c, w = go2("mujoco", play=True), go2("mjwarp", play=True)
     model, other = c.runtime.backend.spec.model, w.runtime.backend.model
     for name in (*MODEL_FIELDS, "body_pos", "jnt_range", "geom_size", "geom_solref", "qpos0"):
-        got = wp.to_torch(getattr(other, name))[0]
-        expected = torch.from_numpy(getattr(model, name).copy()).float()
+        got = wp.to_torch(operator.attrgetter(name)(other))[0]
+        expected = torch.from_numpy(operator.attrgetter(name)(model).copy()).float()
         assert torch.equal(got.flatten(), expected.flatten()), name
     for name in ("geom_priority", "geom_condim", "geom_contype", "actuator_trnid", "dof_bodyid"):
         got = wp.to_torch(getattr(other, name)).flatten()

@@ -117,6 +117,10 @@ def create_backend(name: str, spec: BackendSpec) -> Backend:
         ConfigError: If the name is unknown.
         BackendUnavailableError: If the engine is not installed.
     """
+    if spec.cpu_ids is not None:
+        from unilab_gym.backends.placement import place
+
+        place(spec.cpu_ids)
     if name == "mujoco":
         from unilab_gym.backends.mujoco import MujocoBackend
 

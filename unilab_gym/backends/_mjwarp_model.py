@@ -7,8 +7,13 @@ from typing import Any
 
 import mujoco
 
+from unilab_gym.backends.budgets import round_up
+
 MASS_FIELDS = ("body_mass", "body_inertia", "body_ipos", "dof_armature")
 """Fields from which the engine derives constants (`RecomputeLevel.ALL`)."""
+
+GRAVITY = "opt.gravity"
+"""An option, not a model field: its array is replaced before anything is captured."""
 
 _DERIVED = ("body_subtreemass", "body_invweight0", "dof_invweight0", "actuator_acc0")
 _SELF_CONTACTS = 32
@@ -24,7 +29,7 @@ def batch_sizes(fields: Iterable[str], model: Any, num_envs: int) -> dict[str, i
 
     A constant that is not batched would silently stay one shared row when it is recomputed.
     """
-    names = list(fields)
+    names = [name for name in fields if name != GRAVITY]
     if any(name in MASS_FIELDS for name in names):
         names.extend(_DERIVED)
         if model.ntendon:
@@ -63,11 +68,7 @@ def default_budgets(
     allowed = min(self_contacts, _SELF_CONTACTS)
     contacts += allowed
     rows += allowed * self_rows
-    return _round_up(contacts), _round_up(rows)
-
-
-def _round_up(count: int) -> int:
-    return max(8, -(-count // 8) * 8)
+    return round_up(contacts), round_up(rows)
 
 
 def _pair_contacts(model: Any, first: int, second: int) -> int:

@@ -46,19 +46,26 @@ __all__ = [
     "TensorResetRandomizationPayload",
 ]
 
-MODEL_FIELDS = (
-    "geom_friction",
-    "body_mass",
-    "body_inertia",
-    "body_ipos",
-    "dof_armature",
-    "dof_damping",
-    "dof_frictionloss",
-    "actuator_gainprm",
-    "actuator_biasprm",
-    "actuator_forcerange",
-)
+FIELD_OBJECTS: Mapping[str, str] = {
+    "geom_friction": "geom",
+    "body_mass": "body",
+    "body_inertia": "body",
+    "body_ipos": "body",
+    "dof_armature": "joint",
+    "dof_damping": "joint",
+    "dof_frictionloss": "joint",
+    "actuator_gainprm": "actuator",
+    "actuator_biasprm": "actuator",
+    "actuator_forcerange": "actuator",
+    "opt.gravity": "",
+}
+"""Model field -> what its rows belong to; gravity belongs to the whole model."""
+
+MODEL_FIELDS = tuple(FIELD_OBJECTS)
 """Model fields that every shipped backend can hold per environment."""
+
+INTERVAL_PARTS = ("qvel_delta", "body_wrench")
+"""Parts of a `TensorIntervalPayload`."""
 
 
 class FaultBit(enum.IntFlag):
@@ -117,13 +124,85 @@ class Capabilities:
     """Torch device types it can run on."""
     model_fields: tuple[str, ...] = MODEL_FIELDS
     """Fields that can differ between environments."""
-    interval: tuple[str, ...] = ("qvel_delta",)
+    interval: tuple[str, ...] = INTERVAL_PARTS
     """Parts of `TensorIntervalPayload` that it applies."""
     bitwise_deterministic: bool = False
     """Same seed and actions give the same bits, whatever the thread count."""
     fault_containment: bool = True
     """A bad row leaves every other row bit-identical."""
     quaternion_order: Literal["wxyz", "xyzw"] = "wxyz"
+    """Order of the quaternions that it hands out; the runtime reads wxyz only."""
+    sensor_types: tuple[str, ...] | None = None
+    """Kinds of sensors that it evaluates (`SensorInfo.kind`); None: every kind."""
+    fixed_options: Mapping[str, tuple[Any, ...]] = field(default_factory=dict[str, tuple[Any, ...]])
+    """Engine settings it does not choose freely: name in `SimCfg` -> values that it honours.
+
+    A setting that an engine silently ignores belongs here, so that asking for it is refused."""
+
+    def check_spec(self, spec: BackendSpec) -> None:
+        """Refuses a device, a model field or a setting that the engine cannot honour.
+
+        Raises:
+            UnsupportedCapabilityError: Names the backend and what it cannot do.
+        """
+        if spec.device.type not in self.device_types:
+            raise UnsupportedCapabilityError(
+                f"backend {self.name!r} runs on {' or '.join(self.device_types)}, "
+                f"not on {str(spec.device)!r}"
+            )
+        for name in spec.model_fields:
+            if name not in self.model_fields:
+                raise UnsupportedCapabilityError(
+                    f"backend {self.name!r} cannot randomize model field "
+                    + near(name, self.model_fields)
+                )
+        for name, honoured in self.fixed_options.items():
+            value = spec.options.get(name)
+            if value is not None and value not in honoured:
+                raise UnsupportedCapabilityError(
+                    f"backend {self.name!r} cannot honour sim.{name}={value!r}, it honours "
+                    f"{', '.join(map(repr, honoured)) or 'no value'}"
+                )
+
+    def check_reads(self, plan: ReadPlan, index: ModelIndex) -> None:
+        """Refuses reads of sensors that the engine does not evaluate.
+
+        Raises:
+            UnsupportedCapabilityError: Names the backend, the sensor and its kind.
+        """
+        if self.sensor_types is None:
+            return
+        columns = {
+            column
+            for item in (*plan.step, *plan.reset)
+            if item.field == "sensordata"
+            for column in item.columns
+        }
+        for sensor in index.sensors.values():
+            read = columns.intersection(range(sensor.adr, sensor.adr + sensor.dim))
+            if read and sensor.kind not in self.sensor_types:
+                raise UnsupportedCapabilityError(
+                    f"backend {self.name!r} cannot evaluate sensor {sensor.name!r}: kind "
+                    + near(sensor.kind, self.sensor_types)
+                )
+
+    def check_runtime(self, on_fault: str) -> None:
+        """Refuses an engine whose conventions the runtime cannot work with.
+
+        Raises:
+            UnsupportedCapabilityError: If its quaternions are not wxyz, or a bad row would harm
+                others although bad rows are to be quarantined.
+        """
+        if self.quaternion_order != "wxyz":
+            raise UnsupportedCapabilityError(
+                f"backend {self.name!r} hands out {self.quaternion_order} quaternions; the runtime "
+                "reads wxyz: convert them inside the backend"
+            )
+        if not self.fault_containment and on_fault == "quarantine":
+            raise UnsupportedCapabilityError(
+                f"backend {self.name!r} does not contain faults: one bad row harms the others, so "
+                "on_fault='quarantine' cannot be honoured; use on_fault='raise'"
+            )
 
 
 @dataclass(frozen=True)
@@ -165,6 +244,11 @@ class BackendSpec:
     njmax: int | None = None
     """Constraint rows per environment (mjwarp)."""
     deterministic: bool = False
+    """Ask the engine for repeatable results; see docs/determinism.md for what each gives."""
+    cpu_ids: tuple[int, ...] | None = None
+    """CPUs to confine the process to, see `backends.placement`."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The `SimCfg` settings that were asked for, for `Capabilities.fixed_options`."""
 
     def __post_init__(self) -> None:
         """Checks the counts.
@@ -209,6 +293,11 @@ class TensorIntervalPayload:
     """What the next physics applies before its first substep; parts never used stay None."""
 
     qvel_delta: Tensor | None = None  # [N, nv], added to the velocities
+    body_wrench: Tensor | None = None
+    """`[N, 6 * len(wrench_bodies)]`: force (N) and torque (N m) at each body's centre of mass in
+    the world frame, held for every substep; it replaces what these bodies carried before."""
+    wrench_bodies: tuple[int, ...] = ()
+    """Bodies of `body_wrench`, in the order of its blocks; the same in every step."""
 
 
 _PRODUCERS = itertools.count(1)
@@ -247,17 +336,7 @@ class Backend(ABC):
         Raises:
             UnsupportedCapabilityError: If the device or a model field is not supported.
         """
-        if spec.device.type not in self.capabilities.device_types:
-            raise UnsupportedCapabilityError(
-                f"backend {self.capabilities.name!r} runs on "
-                f"{' or '.join(self.capabilities.device_types)}, not on {str(spec.device)!r}"
-            )
-        for name in spec.model_fields:
-            if name not in self.capabilities.model_fields:
-                raise UnsupportedCapabilityError(
-                    f"backend {self.capabilities.name!r} cannot randomize model field "
-                    + near(name, self.capabilities.model_fields)
-                )
+        self.capabilities.check_spec(spec)
         self.spec = spec
         self.device = spec.device
         self.num_envs = spec.num_envs
@@ -333,6 +412,35 @@ class Backend(ABC):
     @abstractmethod
     def get_model_field(self, name: str) -> Tensor:
         """A copy of a model field's values per environment, `[N, ...]` float32."""
+
+    def read_back(self, name: str, of: str | None = None) -> Tensor:
+        """What every environment really has: a randomized model field, by object name.
+
+        Args:
+            name: MjModel field, such as `body_mass`; declared in the spec.
+            of: Name of the geom, body, joint or actuator; None for all of them, and for a field
+                of the whole model such as `opt.gravity`.
+
+        Returns:
+            A copy, `[N, ...]` float32.
+
+        Raises:
+            ConfigError: If the field is not declared or nothing has that name.
+        """
+        values = self.get_model_field(name)
+        return values if of is None else values[:, self.spec.index.field_row(name, of)]
+
+    def budget_use(self) -> tuple[Tensor, Tensor]:
+        """Contacts and constraint rows of each environment in the last substep, `[N]` int64.
+
+        For sizing; it may wait for the device.
+
+        Raises:
+            UnsupportedCapabilityError: If the engine does not tell.
+        """
+        raise UnsupportedCapabilityError(
+            f"backend {self.capabilities.name!r} does not count contacts and constraints"
+        )
 
     @abstractmethod
     def faults(self) -> Tensor:

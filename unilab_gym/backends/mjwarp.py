@@ -12,6 +12,7 @@ row, so that overflow is counted and never blamed on a row. Constraint rows are 
 from __future__ import annotations
 
 import logging
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unilab_gym.backends._mjwarp_model import MASS_FIELDS, batch_sizes, default_budgets
+from unilab_gym.backends._mjwarp_model import GRAVITY, MASS_FIELDS, batch_sizes, default_budgets
 from unilab_gym.backends._mjwarp_reads import (
     Reads,
     check_slices,
@@ -31,7 +32,6 @@ from unilab_gym.backends._mjwarp_reads import (
 from unilab_gym.backends.base import (
     Backend,
     BackendSpec,
-    Capabilities,
     FaultBit,
     FieldSlice,
     ReadPlan,
@@ -41,6 +41,8 @@ from unilab_gym.backends.base import (
     TensorIntervalPayload,
     TensorResetRandomizationPayload,
 )
+from unilab_gym.backends.budgets import BudgetWatch
+from unilab_gym.backends.capabilities import CAPABILITIES
 from unilab_gym.errors import (
     BackendError,
     BackendUnavailableError,
@@ -68,6 +70,21 @@ _OVERFLOW_BITS = {
 """Pools that rows share, and the solver; whatever else overflows is a row's own budget."""
 
 
+@wp.kernel
+def _note_demand(
+    nacon: wp.array[wp.int32],
+    ncollision: wp.array[wp.int32],
+    nefc: wp.array[wp.int32],
+    demand: wp.array[wp.int32],
+) -> None:
+    """Keeps the largest demand of contacts, pairs and constraint rows."""
+    world = wp.tid()
+    if world == 0:
+        wp.atomic_max(demand, 0, nacon[0])  # pyright: ignore[reportArgumentType]
+        wp.atomic_max(demand, 1, ncollision[0])  # pyright: ignore[reportArgumentType]
+    wp.atomic_max(demand, 2, nefc[world])  # pyright: ignore[reportArgumentType]
+
+
 class MjWarpBackend(Backend):
     """N environments of one model on MuJoCo-Warp; see the module docstring.
 
@@ -77,7 +94,7 @@ class MjWarpBackend(Backend):
     mujoco_warp 4.0, so results are not promised to be bitwise equal.
     """
 
-    capabilities = Capabilities(name="mjwarp", device_types=("cuda", "cpu"))
+    capabilities = CAPABILITIES["mjwarp"]
 
     def __init__(self, spec: BackendSpec, *, _uncaptured: bool = False) -> None:
         """Puts the model on the device, every environment at the default state.
@@ -127,6 +144,9 @@ class MjWarpBackend(Backend):
             spec.model, batch_sizes=batch_sizes(spec.model_fields, spec.model, n)
         )
         options = self._m.opt
+        if GRAVITY in spec.model_fields:  # `put_model` takes no batch size for options
+            rows = np.tile(np.asarray(spec.model.opt.gravity, dtype=np.float32), (n, 1))
+            options.gravity = wp.array(rows, dtype=wp.vec3)
         options.warn_overflow = 0  # the bits are kept, nothing is printed
         options.deterministic = bool(spec.deterministic)
         if self.device.type == "cuda":
@@ -139,6 +159,22 @@ class MjWarpBackend(Backend):
             nworld=n,
             nconmax=nconmax if spec.nconmax is None else spec.nconmax,
             njmax=njmax if spec.njmax is None else spec.njmax,
+        )
+
+        # Only growing: [contacts, pairs] of all environments, constraint rows of the neediest.
+        self._demand: Any = wp.zeros(3, dtype=wp.int32)
+        demand = wp.to_torch(self._demand)
+        arrived = demand
+        if demand.is_cuda:
+            arrived = torch.zeros(3, dtype=torch.int32, pin_memory=True)
+        self._budgets = BudgetWatch(
+            demand,
+            arrived,
+            arrived.numpy().tolist,
+            n,
+            nconmax=int(self._d.naconmax) // n,
+            njmax=int(self._d.njmax),
+            enough=(nconmax, njmax),
         )
 
     def _field(self, name: str) -> Tensor:
@@ -156,6 +192,8 @@ class MjWarpBackend(Backend):
     def _bind_state(self) -> None:
         self._qpos, self._qvel = self._field("qpos"), self._field("qvel")
         self._ctrl = self._field("ctrl")
+        self._xfrc = self._field("xfrc_applied").unflatten(1, (-1, 6))  # [N, nbody, 6]
+        self._wrench_ids: dict[tuple[int, ...], Tensor] = {}
         self._overflow = wp.to_torch(self._d.overflow)  # [N] int32
         self._faults = torch.zeros(self.num_envs, dtype=torch.int32, device=self.device)
         self._fault_table = torch.tensor(_fault_table(), dtype=torch.int32, device=self.device)
@@ -163,8 +201,8 @@ class MjWarpBackend(Backend):
     def _bind_model_fields(self) -> None:
         self._fields: dict[str, Tensor] = {}
         for name in self.spec.model_fields:
-            values = wp.to_torch(getattr(self._m, name))
-            expected = (self.num_envs, *np.shape(getattr(self.spec.model, name)))
+            values = wp.to_torch(operator.attrgetter(name)(self._m))
+            expected = (self.num_envs, *np.shape(operator.attrgetter(name)(self.spec.model)))
             if tuple(values.shape) != expected:
                 raise BackendError(
                     f"mujoco_warp holds model field {name!r} as {tuple(values.shape)}, "
@@ -196,6 +234,7 @@ class MjWarpBackend(Backend):
     def compile_reads(self, plan: ReadPlan) -> Mapping[FieldSlice, Tensor]:
         """Compiles kernels and captures the graphs; the state stays as it was."""
         self._check_open()
+        self.capabilities.check_reads(plan, self.spec.index)
         check_slices(plan, self.spec.model)
         self._reads = compile_slices(plan, self._field)
         ordered = dict.fromkeys((*plan.step, *plan.reset))
@@ -226,6 +265,7 @@ class MjWarpBackend(Backend):
         self._write(rows, self._all)
         with self._runner.scope():
             self._d.overflow.zero_()
+            self._demand.zero_()
             self._refresh(refresh)
         self._faults.zero_()
         for carrier in self._reads.step_carriers:
@@ -247,6 +287,12 @@ class MjWarpBackend(Backend):
                 last = substep == self.spec.decimation - 1
                 m.opt.disableflags = flags if last and self._acc_sensors else no_sensors
                 mjw.step(m, d)
+                wp.launch(
+                    _note_demand,
+                    dim=self.num_envs,
+                    inputs=[d.nacon, d.ncollision, d.nefc],
+                    outputs=[self._demand],
+                )
         finally:
             m.opt.disableflags = flags
         self._refresh(refresh)
@@ -298,13 +344,26 @@ class MjWarpBackend(Backend):
         self._ready()
         self._runner.begin()
         self._ctrl.copy_(ctrl)
-        if interval is not None and interval.qvel_delta is not None:
-            self._qvel.add_(interval.qvel_delta)
+        if interval is not None:
+            self._apply(interval)
         self._graphs["step"]()
         torch.index_select(self._fault_table, 0, self._overflow, out=self._faults)
         for carrier in self._reads.step_carriers:
             carrier.fill()
-        return self._receipt("step", self._runner.record())
+        receipt = self._receipt("step", self._runner.record())
+        self._budgets.poll()
+        return receipt
+
+    def _apply(self, interval: TensorIntervalPayload) -> None:
+        if interval.qvel_delta is not None:
+            self._qvel.add_(interval.qvel_delta)
+        if interval.body_wrench is not None:
+            bodies = interval.wrench_bodies
+            ids = self._wrench_ids.get(bodies)
+            if ids is None:  # once for each set of bodies: a payload keeps its own
+                ids = torch.tensor(bodies, dtype=torch.int64, device=self.device)
+                self._wrench_ids[bodies] = ids
+            self._xfrc.index_copy_(1, ids, interval.body_wrench.unflatten(1, (-1, 6)))
 
     def reset(self, payload: TensorResetRandomizationPayload, mask: Tensor) -> StepReceipt:
         """One graph for the masked write and the refresh; see the base class."""
@@ -327,7 +386,7 @@ class MjWarpBackend(Backend):
 
     def nominal(self, name: str) -> Tensor:
         """The compiled model's value; see the base class."""
-        values = np.array(getattr(self.spec.model, name), dtype=np.float32)
+        values = np.array(operator.attrgetter(name)(self.spec.model), dtype=np.float32)
         return torch.from_numpy(values).to(self.device)
 
     def _model_field(self, name: str) -> Tensor:
@@ -357,6 +416,15 @@ class MjWarpBackend(Backend):
         """A copy of the per-environment values; see the base class."""
         self._check_open()
         return self._model_field(name).clone()
+
+    def budget_use(self) -> tuple[Tensor, Tensor]:
+        """Contacts and constraint rows of the last substep; waits for the device."""
+        self._ready()
+        self._runner.synchronize()
+        pool = int(self._d.naconmax)
+        made = min(int(self._d.nacon.numpy()[0]), pool)
+        worlds = wp.to_torch(self._d.contact.worldid)[:made].long()
+        return torch.bincount(worlds, minlength=self.num_envs), wp.to_torch(self._d.nefc).long()
 
     def faults(self) -> Tensor:
         """Budget overflows of the last step as fault bits; states are not checked here."""

@@ -12,7 +12,9 @@ and writes 0 to acceleration-stage reads of rows just reset.
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
+import warnings
 from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
@@ -26,7 +28,6 @@ from torch import Tensor
 from unilab_gym.backends.base import (
     Backend,
     BackendSpec,
-    Capabilities,
     FaultBit,
     FieldSlice,
     ReadPlan,
@@ -37,7 +38,8 @@ from unilab_gym.backends.base import (
     TensorIntervalPayload,
     TensorResetRandomizationPayload,
 )
-from unilab_gym.errors import BackendError, ConfigError, near
+from unilab_gym.backends.capabilities import CAPABILITIES
+from unilab_gym.errors import BackendError, BudgetOverflowWarning, ConfigError, near
 
 _WARNING_BITS = (  # order of mjtWarning in 4.0
     FaultBit.ENGINE_BAD_STATE,  # INERTIA
@@ -124,7 +126,7 @@ class MujocoBackend(Backend):
     Bitwise deterministic whatever the thread count.
     """
 
-    capabilities = Capabilities(name="mujoco", device_types=("cpu",), bitwise_deterministic=True)
+    capabilities = CAPABILITIES["mujoco"]
 
     def __init__(self, spec: BackendSpec) -> None:
         """Builds the batch at the default state.
@@ -145,6 +147,7 @@ class MujocoBackend(Backend):
         self._q_np = self._q.numpy()
         self._rows_qvel: Any = self._batch.bind("qvel")
         self._rows_ctrl: Any = self._batch.bind("ctrl")
+        self._rows_xfrc: Any = self._batch.bind("xfrc_applied")  # [N, nbody, 6]
         self._default_row = self._pack_default()
         self._rows[:] = self._default_row
         np.copyto(self._q_np, self._rows_q, casting="same_kind")
@@ -154,6 +157,7 @@ class MujocoBackend(Backend):
         self._faults = torch.zeros(n, dtype=torch.int32)
         self._faults_np = self._faults.numpy()
         self._faulty = False
+        self._arena_told = False
         self._plan = ReadPlan((), ())
         self._step_readers: list[_Reader] = []
         self._reset_readers: list[_Reader] = []
@@ -203,6 +207,7 @@ class MujocoBackend(Backend):
             BackendError: If a slice names columns that the field does not have.
         """
         self._check_open()
+        self.capabilities.check_reads(plan, self.spec.index)
         for item in dict.fromkeys((*plan.step, *plan.reset)):
             self._check_slice(item)
         nq = self.spec.index.nq
@@ -251,8 +256,8 @@ class MujocoBackend(Backend):
         """One call of the batch for the whole decimation loop; see the base class."""
         self._check_open()
         np.copyto(self._rows_ctrl, self._array(ctrl))
-        if interval is not None and interval.qvel_delta is not None:
-            self._rows_qvel += self._array(interval.qvel_delta)
+        if interval is not None:
+            self._apply(interval)
         failed: Any = None
         with _quiet():
             try:
@@ -264,6 +269,14 @@ class MujocoBackend(Backend):
             reader.copy_all()
         self._read_faults(failed)
         return self._receipt("step")
+
+    def _apply(self, interval: TensorIntervalPayload) -> None:
+        if interval.qvel_delta is not None:
+            self._rows_qvel += self._array(interval.qvel_delta)
+        if interval.body_wrench is not None:
+            wrench = self._array(interval.body_wrench)
+            bodies = list(interval.wrench_bodies)
+            self._rows_xfrc[:, bodies] = wrench.reshape(self.num_envs, len(bodies), 6)
 
     def _read_faults(self, failed: Any) -> None:
         if self._faulty:
@@ -277,6 +290,23 @@ class MujocoBackend(Backend):
         if failed is not None:
             self._faults_np[np.asarray(failed)] |= int(FaultBit.ENGINE_ERROR)
             self._faulty = True
+        if self._faulty and not self._arena_told:
+            self._warn_arena()
+
+    def _warn_arena(self) -> None:
+        """Cold: says once which memory ran out."""
+        full = int(FaultBit.CONSTRAINT_OVERFLOW | FaultBit.ENGINE_ERROR)
+        rows = np.flatnonzero(self._faults_np & full)
+        if rows.size:
+            self._arena_told = True
+            warnings.warn(
+                f"MuJoCo's arena of {self.spec.model.narena} bytes was exhausted in {rows.size} "
+                f"environment(s) (row {rows[0]} first): contacts or constraints were dropped. "
+                "Leave <size memory=.../> out of the MJCF (MuJoCo's own size is enough) or "
+                "enlarge it",
+                BudgetOverflowWarning,
+                stacklevel=4,
+            )
 
     def reset(self, payload: TensorResetRandomizationPayload, mask: Tensor) -> StepReceipt:
         """Resets and refreshes the masked rows only; see the base class."""
@@ -305,7 +335,7 @@ class MujocoBackend(Backend):
 
     def nominal(self, name: str) -> Tensor:
         """The compiled model's value; see the base class."""
-        value = np.array(getattr(self.spec.model, name), dtype=np.float32)
+        value = np.array(operator.attrgetter(name)(self.spec.model), dtype=np.float32)
         return torch.from_numpy(value)
 
     def _field(self, name: str) -> Any:
@@ -323,7 +353,7 @@ class MujocoBackend(Backend):
         if not ids.size:
             return
         for name, values in fields.items():
-            nominal = getattr(self.spec.model, name)
+            nominal = operator.attrgetter(name)(self.spec.model)
             given = values.numpy()[ids]
             same = given == nominal.astype(np.float32)
             targets[name][ids] = np.where(same, nominal, given)
@@ -335,6 +365,12 @@ class MujocoBackend(Backend):
         """Per-environment values, float32 copy."""
         self._check_open()
         return torch.from_numpy(self._field(name).astype(np.float32))
+
+    def budget_use(self) -> tuple[Tensor, Tensor]:
+        """Contacts and constraint rows of the last substep; see the base class."""
+        self._check_open()
+        contacts, constraints = (self._batch.bind(name).tolist() for name in ("ncon", "nefc"))
+        return torch.tensor(contacts), torch.tensor(constraints)
 
     def faults(self) -> Tensor:
         """Warnings and errors of the last step as fault bits, `int32 [N]`."""
@@ -369,6 +405,7 @@ class MujocoBackend(Backend):
         """Drops the batch and every view of it: its worker threads end with the last one."""
         self._closed = True
         self._batch = self._rows = self._rows_q = self._rows_qvel = self._rows_ctrl = None
+        self._rows_xfrc = None
         self._warning = self._counts = None
         self._fields = {}
         self._step_readers, self._reset_readers = [], []

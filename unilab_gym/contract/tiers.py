@@ -75,6 +75,7 @@ ALLOWLIST: tuple[str, ...] = (
     "training.sim_backend",
     "training.play_steps",
     "env.scene",
+    "env.cpu_ids",
     "env.noise_config",
     "resolved.task",
 )

@@ -15,6 +15,7 @@ from unilab_gym.runtime.reads import (
     GeomContact,
     GeomHeight,
     JointAcc,
+    JointBias,
     JointPosRel,
     JointVel,
     ProjectedGravity,
@@ -55,6 +56,15 @@ def projected_gravity(frame: TermFrame) -> Tensor:  # [N, 3]
 def joint_pos_rel(frame: TermFrame, *, joints: tuple[str, ...] = (".*",)) -> Tensor:  # [N, J]
     """Joint positions minus the default pose, rad."""
     return frame[JointPosRel(joints)]
+
+
+@term(reads=(JointPosRel(), JointBias()), width=lambda _, index: len(index.joints))
+def joint_pos_measured(frame: TermFrame) -> Tensor:  # [N, J]
+    """What the encoders say: positions minus the default pose plus the encoder bias, rad.
+
+    Needs the event `RandomizeEncoderBias`.
+    """
+    return frame[JointPosRel()] + frame[JointBias()]
 
 
 @term(reads=lambda p: (JointVel(p["joints"]),), width=_joints)

@@ -119,6 +119,7 @@ class ManagerBasedRlEnv:
         with quiet_torch(self._single_thread):
             self._backend = backend(dataclasses.replace(spec, model_fields=fields))
             try:
+                self._backend.capabilities.check_runtime(on_fault)
                 self._build()
             except BaseException:
                 self._backend.close()
@@ -133,6 +134,7 @@ class ManagerBasedRlEnv:
             max_episode_steps=self.max_episode_steps,
             rng=rng_module.ManagerRng(self.num_envs, self.device),
             frame=Frame(),
+            nominal=self.backend.nominal,
             moved=moved_paths(self.cfg.curriculum),
         )
 

@@ -514,6 +514,11 @@ class EpisodeStep(RuntimeRead):
 
 
 @dataclass(frozen=True, eq=False)
+class JointBias(RuntimeRead):
+    """Encoder error of every joint `[N, J]` in natural order, rad (`RandomizeEncoderBias`)."""
+
+
+@dataclass(frozen=True, eq=False)
 class Terminated(RuntimeRead):
     """Whether a termination term fired in this step, `[N]` bool; false once a row has reset."""
 

@@ -73,6 +73,7 @@ def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
     if rt.ring is not None:
         rt.ring.record(action, rt.actions.ctrl, rt.events.interval, rt.episode_step)
 
+    rt.events.models.commit()
     rt.receipts.accept(rt.backend.step(rt.actions.ctrl, rt.events.interval))
     rt.frame.advance()  # Frame A holds until the reset: nothing below writes engine state
     rt.episode_step.add_(1)
@@ -110,6 +111,7 @@ def masked_reset(rt: Runtime, mask: Tensor, start: Tensor | None = None) -> None
     rt.recorders.pre_reset(mask)
     payload = rt.events.stage_reset()
     rt.commands.stage_reset(payload)
+    rt.events.models.write_reset(mask)
     if start is None:
         rt.receipts.accept(rt.backend.reset(payload, mask))
     else:

@@ -200,9 +200,11 @@ class BuildContext:
         max_episode_steps: int,
         rng: ManagerRng,
         frame: Frame,
+        nominal: Callable[[str], Tensor] | None = None,
         moved: Iterable[str] = (),
     ) -> None:
         """Holds them; `moved` are the paths of parameters that curricula move."""
+        self._nominal = nominal
         self.num_envs = num_envs
         self.device = device
         self.index = index
@@ -217,6 +219,18 @@ class BuildContext:
         """Everything that lasts from one call to the next."""
         self.carriers = EpisodeCarriers(num_envs, device, self._own_rows)
         """Columns that every episode starts at 0."""
+        self.phase = "startup"
+        """Random phase of the event being built: "startup", "reset" or "step"."""
+
+    def nominal(self, name: str) -> Tensor:
+        """The immutable nominal value of a model field, without the leading N.
+
+        Raises:
+            ConfigError: If there is no engine behind this context.
+        """
+        if self._nominal is None:
+            raise ConfigError(f"{self.owner}: no engine that knows model field {name!r}")
+        return self._nominal(name)
 
     @contextmanager
     def owned(self, owner: str) -> Generator[None]:

@@ -1,9 +1,9 @@
 """Event manager: owns everything that happens *to* the simulation.
 
-Startup events set model fields, always from the nominal value, once at the first reset and again
-for rows that a later seed touches. Reset events write the default state staged in the reset
-payload. Interval and step events fill the payload of the *next* physics; they never write engine
-state, and what is staged for a row that resets is dropped.
+Model events set model fields, always from the nominal value: at startup (the first reset, and
+again for rows that a later seed touches), at each reset, or by countdown. Reset events write the
+default state staged in the reset payload. Interval and step events fill the payload of the *next*
+physics; they never write engine state, and what is staged for a row that resets is dropped.
 """
 
 from __future__ import annotations
@@ -22,27 +22,31 @@ from unilab_gym.backends.base import (
 from unilab_gym.config import EventTermCfg, func_name
 from unilab_gym.errors import ConfigError, UnsupportedCapabilityError
 from unilab_gym.runtime.command_term import StepTimer
-from unilab_gym.runtime.event_term import IntervalEvent, ResetEvent, StartupEvent
+from unilab_gym.runtime.event_term import IntervalEvent, ModelEvent, ResetEvent
+from unilab_gym.runtime.managers.model_events import ModelEvents
 from unilab_gym.runtime.term import BuildContext, full_params, told
 
 _KINDS = {
-    "startup": StartupEvent,
-    "reset": ResetEvent,
-    "interval": IntervalEvent,
-    "step": IntervalEvent,
+    "startup": (ModelEvent,),
+    "reset": (ResetEvent, ModelEvent),
+    "interval": (IntervalEvent, ModelEvent),
+    "step": (IntervalEvent,),
 }
+_PHASES = {"startup": "startup", "reset": "reset", "interval": "step", "step": "step"}
 _LONG_AGO = 1 << 40
 """Steps since an event that was never applied."""
 
 
 def event_fields(terms: Mapping[str, EventTermCfg]) -> tuple[str, ...]:
-    """Model fields that startup events will write, for the backend's build."""
+    """Model fields that events will write, for the backend's build."""
     names: list[str] = []
     for name, cfg in terms.items():
-        kind = _KINDS[cfg.mode]
-        if not (inspect.isclass(cfg.func) and issubclass(cfg.func, kind)):
+        kinds = _KINDS[cfg.mode]
+        fits = inspect.isclass(cfg.func) and issubclass(cfg.func, kinds)
+        if not fits or cfg.mode not in cfg.func.modes:  # type: ignore[attr-defined]
+            wanted = " or ".join(kind.__name__ for kind in kinds)
             raise ConfigError(
-                f"events/{name}: mode {cfg.mode!r} takes a {kind.__name__} class, got {cfg.func!r}"
+                f"events/{name}: mode {cfg.mode!r} takes a {wanted} class, got {cfg.func!r}"
             )
         names += getattr(cfg.func, "fields", ())
     return tuple(dict.fromkeys(names))
@@ -85,39 +89,62 @@ class EventManager:
 
         Raises:
             UnsupportedCapabilityError: If the backend cannot honour an event; names both.
-            ConfigError: If an event does not fit its mode or its parameters.
+            ConfigError: If an event does not fit its mode or its parameters, or two events
+                would write the same thing at different times.
         """
         self._backend = backend
-        self._taken: dict[int, str] = {}
-        self._startup: list[StartupEvent] = []
+        self._taken: dict[tuple[str, int], str] = {}
+        self.models = ModelEvents(backend)
         self._reset: list[Callable[[TensorResetRandomizationPayload], None]] = []
         self._interval: list[tuple[IntervalEvent, StepTimer | None]] = []
         self._spaced: list[_Spaced] = []
         self._assigning: list[tuple[str, ResetEvent]] = []
         event_fields(terms)
         for name, cfg in terms.items():
-            with ctx.owned(f"events/{name}"), told(f"events/{name}", cfg.params):
-                event = cfg.func(ctx, **full_params(cfg.func, cfg.params))
-            if isinstance(event, StartupEvent):
-                self._startup.append(event)
-            elif isinstance(event, ResetEvent):
-                self._add_reset(ctx, name, event, cfg.min_steps_between)
-            else:
-                self._check_parts(name, event)
-                timer = None
-                if cfg.interval_s is not None:
-                    with ctx.owned(f"events/{name}"):
-                        timer = StepTimer(ctx, cfg.interval_s, shared=cfg.global_interval)
-                self._interval.append((event, timer))
+            self._add(ctx, name, cfg)
         self.payload = backend.allocate_reset_payload()
         self._default = self.payload.state[:1].clone()
         self.restores = len(self._assigning) < len(self._reset)
         """Whether a reset starts from a fresh copy of the default state: some term may add."""
         self._true = ctx.tensor(True, torch.bool)
-        self.interval: TensorIntervalPayload | None = None
-        if self._interval:
-            delta = ctx.carriers.columns(ctx.index.nv, "qvel_delta")
-            self.interval = TensorIntervalPayload(qvel_delta=delta)
+        self.interval = self._allocate_interval(ctx)
+        self.models.allocate(ctx)
+
+    # -- build -----------------------------------------------------------------------------
+
+    def _add(self, ctx: BuildContext, name: str, cfg: EventTermCfg) -> None:
+        ctx.phase = _PHASES[cfg.mode]
+        timer = None
+        with ctx.owned(f"events/{name}"):
+            with told(f"events/{name}", cfg.params):
+                event = cfg.func(ctx, **full_params(cfg.func, cfg.params))
+            if isinstance(event, IntervalEvent):
+                self._check_parts(name, event)
+            if cfg.interval_s is not None:
+                timer = StepTimer(ctx, cfg.interval_s, shared=cfg.global_interval)
+        if isinstance(event, ResetEvent):
+            self._add_reset(ctx, name, event, cfg.min_steps_between)
+        elif isinstance(event, IntervalEvent):
+            self._interval.append((event, timer))
+        elif isinstance(event, ModelEvent):
+            if cfg.min_steps_between:
+                raise ConfigError(
+                    f"events/{name}: min_steps_between spaces events that write the state of a "
+                    "reset; a model term has none"
+                )
+            self.models.add(ctx, name, event, cfg.mode, timer)
+
+    def _allocate_interval(self, ctx: BuildContext) -> TensorIntervalPayload | None:
+        parts = {part for event, _ in self._interval for part in event.parts}
+        if not parts:
+            return None
+        bodies = tuple(body for event, _ in self._interval for body in event.bodies)
+        columns = ctx.carriers.columns
+        return TensorIntervalPayload(
+            qvel_delta=columns(ctx.index.nv, "qvel_delta") if "qvel_delta" in parts else None,
+            body_wrench=columns(6 * len(bodies), "body_wrench") if bodies else None,
+            wrench_bodies=bodies,
+        )
 
     def _add_reset(self, ctx: BuildContext, name: str, event: ResetEvent, steps: int) -> None:
         if steps:
@@ -131,18 +158,18 @@ class EventManager:
                 self._assigning.append((name, event))
 
     def _check_parts(self, name: str, event: IntervalEvent) -> None:
-        for dof in event.dofs:
-            if dof in self._taken:
-                raise ConfigError(
-                    f"events/{name}: velocity column {dof} is pushed by {self._taken[dof]!r} too"
-                )
-            self._taken[dof] = name
         for part in event.parts:
             if part not in self._backend.capabilities.interval:
                 raise UnsupportedCapabilityError(
                     f"events/{name}: backend {self._backend.capabilities.name!r} cannot apply "
                     f"{part!r}, it applies {self._backend.capabilities.interval}"
                 )
+        columns = [("velocity column", dof) for dof in event.dofs]
+        columns += [("body", body) for body in event.bodies]
+        for what, number in columns:
+            taken = self._taken.setdefault((what, number), name)
+            if taken != name:
+                raise ConfigError(f"events/{name}: {what} {number} is pushed by {taken!r} too")
 
     def check(self) -> None:
         """Applies every event that claims to assign, over two contents of the payload.
@@ -169,17 +196,7 @@ class EventManager:
         """Sets the model fields of the masked rows from their nominal values."""
         for spaced in self._spaced:
             spaced.forget(mask)
-        if not self._startup:
-            return
-        names = dict.fromkeys(name for event in self._startup for name in event.fields)
-        fields: dict[str, Tensor] = {}
-        for name in names:
-            nominal = self._backend.nominal(name)
-            fields[name] = nominal.unsqueeze(0).repeat(mask.shape[0], *([1] * nominal.dim()))
-        for event in self._startup:
-            event.apply(fields)
-        level = max(event.level for event in self._startup)
-        self._backend.set_model_fields(fields, mask, level)
+        self.models.startup(mask)
 
     def stage_reset(self) -> TensorResetRandomizationPayload:
         """Fills the reset payload at full width."""
@@ -191,6 +208,7 @@ class EventManager:
 
     def update(self) -> None:
         """Counts the intervals down and stages what is due."""
+        self.models.update()
         for spaced in self._spaced:
             spaced.since.add_(1)
         if self.interval is None:
@@ -201,6 +219,7 @@ class EventManager:
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows restart their countdowns; what was staged is an episode carrier."""
+        self.models.reset(mask)
         for spaced in self._spaced:
             spaced.reset(mask)
         for _, timer in self._interval:
