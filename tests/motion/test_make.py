@@ -49,6 +49,7 @@ def test_a_motion_is_made_again_and_is_plausible(name):
     shipped = load_clip(motion_path(name), robot=g1())
     made = make_motion(name)
     assert (shipped.fps, shipped.frames) == (made.fps, made.frames) and shipped.frames > 300
+    assert shipped.duration < 9.98, "an episode of 10 s must reach the end"
     np.testing.assert_allclose(shipped.joint_pos, made.joint_pos, atol=1e-3)
     assert shipped.license == "Apache-2.0" and "make_motion" in shipped.source
     points, balance, touching = sole_points(shipped)

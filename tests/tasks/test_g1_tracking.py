@@ -558,3 +558,35 @@ def test_observed_errors_are_zero_on_the_reference_frame(g1):
     assert torch.allclose(observed(env, "anchor_pos_b"), torch.zeros(30, 3), atol=1e-4)
     identity = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 0.0]).expand(30, 6)
     assert torch.allclose(observed(env, "anchor_ori_b"), identity, atol=1e-3)
+
+
+def test_an_exported_policy_holds_the_motion_that_the_command_follows(tmp_path):
+    from unilab_gym.export import export_tracking_policy, load_policy
+
+    pytest.importorskip("onnx")
+    paths = tuple(str(write_clip(tmp_path, n, name=f"c{n}")) for n in (12, 20))
+    env = tracking(paths, 2, sampling_mode="start", play=True)
+    env.reset(seed=0)
+    command = command_of(env)
+    with pytest.raises(ConfigError, match="several clips: name one of c12, c20"):
+        command.reference()
+    cfg = owner_config("UniLab/G1MotionTracking-v0", "mujoco", motion=paths)
+    report = export_tracking_policy(
+        torch.nn.Linear(160, 29),
+        resolve(cfg),
+        tmp_path / "policy.onnx",
+        motion=command.reference("c20"),
+        body_names=command.body_names,
+        anchor_body_name=command.anchor,
+    )
+    assert report.verified and report.batch == 1
+    policy = load_policy(tmp_path / "policy.onnx")
+    clip = make_clip(20)
+    for step in (0, 7, 19, 50):
+        frame = min(step, 19)
+        got = policy.reference(step)
+        assert torch.allclose(got["joint_pos"].flatten(), torch.tensor(clip.joint_pos[frame]))
+        torso = command.body_names.index("torso_link")
+        want = torch.tensor(clip.body_pos_w[frame, clip.body("torso_link")])
+        assert torch.allclose(got["body_pos_w"].view(-1, 3)[torso], want, atol=1e-6)
+    env.close()

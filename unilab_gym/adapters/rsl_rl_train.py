@@ -34,7 +34,13 @@ from unilab_gym.contract import (
 )
 from unilab_gym.contract import resolve as resolve_contract
 from unilab_gym.errors import ConfigError, RunFolderError
-from unilab_gym.export import ExportReport, export_policy, rsl_rl_actor
+from unilab_gym.export import (
+    ExportReport,
+    export_policy,
+    export_tracking_policy,
+    rsl_rl_actor,
+)
+from unilab_gym.motion.command import MotionCommand
 from unilab_gym.registration import owner_config, parse_task_args
 
 
@@ -287,10 +293,26 @@ def _export(
     runner: OnPolicyRunner, adapter: RslRlVecEnv, owner: OwnerCfg, folder: Path
 ) -> ExportReport:
     groups = adapter.get_observations()
+    actor, contract = rsl_rl_actor(runner), resolve_contract(owner)
+    recorded = torch.cat([groups[name] for name in owner.algo.obs_groups["actor"]], 1)
+    for term in adapter.env.unwrapped.runtime.commands.terms.values():
+        if isinstance(term, MotionCommand):
+            for clip in term.library.names:
+                report = export_tracking_policy(
+                    actor,
+                    contract,
+                    folder / f"tracking_{clip}.onnx",
+                    motion=term.reference(clip),
+                    body_names=term.body_names,
+                    anchor_body_name=term.anchor,
+                    observations=recorded,
+                    run_path=folder.name,
+                )
+                print(f"with its reference motion inside: {report.path}")
     return export_policy(
-        rsl_rl_actor(runner),
-        resolve_contract(owner),
+        actor,
+        contract,
         folder / "policy.onnx",
-        observations=torch.cat([groups[name] for name in owner.algo.obs_groups["actor"]], 1),
+        observations=recorded,
         run_path=folder.name,
     )

@@ -101,6 +101,10 @@ class MotionCommand(CommandTerm):
             root=index.root_body,
             device=ctx.device,
         )
+        self.anchor = anchor
+        """Name of the anchor body."""
+        self.body_names = tracked
+        """Tracked bodies in order; the anchor is one of them."""
         self.sampler = MotionSampler(ctx, self.library, sampling_mode, start_ratio=start_ratio)
         self._build_tables(ctx, tracked.index(anchor), len(bodies))
         self._build_reset(
@@ -229,6 +233,32 @@ class MotionCommand(CommandTerm):
     def frame(self) -> Tensor:
         """The target's frame within its clip `[N]`."""
         return self.target - self.library.first.index_select(0, self.clip)
+
+    def reference(self, clip: str | None = None) -> dict[str, Tensor]:
+        """A clip at the control rate, for an export: arrays `[T, ...]` by the motion file's keys.
+
+        Joints are in natural order, bodies are `body_names`.
+
+        Args:
+            clip: Its name; None where there is only one.
+
+        Raises:
+            ConfigError: If there are several clips and none is named, or none of that name.
+        """
+        lib = self.library
+        if clip is None and len(lib.names) > 1:
+            raise ConfigError(f"several clips: name one of {', '.join(lib.names)}")
+        number = 0 if clip is None else lib.number(clip)
+        start = sum(lib.lengths[:number])
+        rows = slice(start, start + lib.lengths[number])
+        return {
+            "joint_pos": lib.joint_pos[rows],
+            "joint_vel": lib.joint_vel[rows],
+            "body_pos_w": lib.body_pos[rows],
+            "body_quat_w": lib.body_quat[rows],
+            "body_lin_vel_w": lib.body_lin_vel[rows],
+            "body_ang_vel_w": lib.body_ang_vel[rows],
+        }
 
     def stage_reset(self, payload: TensorResetRandomizationPayload) -> None:
         """Draws start frames and writes their states, moved by the draws."""

@@ -196,7 +196,7 @@ MOTIONS: Mapping[str, Callable[[], list[Key]]] = {
     "weight_shift": _weight_shift,
     "arm_wave": _arm_wave,
     "step_in_place": lambda: _steps(0.0, 5),
-    "slow_walk": lambda: _steps(0.16, 7),
+    "slow_walk": lambda: _steps(0.16, 6),
 }
 """Name -> keys of the motions that ship with the package."""
 
