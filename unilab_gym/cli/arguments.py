@@ -216,6 +216,7 @@ COMMANDS: dict[str, tuple[type[Any], str]] = {
     "export": (Export, "unilab_gym.cli.export:export"),
     "compare": (Compare, "unilab_gym.cli.compare:compare"),
     "audit": (Audit, "unilab_gym.cli.show:audit"),
+    "motion": (Motion, "unilab_gym.cli.motion:motion"),
 }
 """Name -> what it takes, and the function that it runs."""
 
