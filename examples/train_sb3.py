@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 import gymnasium as gym
-import torch
 import tyro
 from stable_baselines3 import PPO, SAC
-from torch import Tensor, nn
+from torch import nn
 
 import unilab_gym
 from unilab_gym.adapters.sb3 import Sb3VecEnv
 from unilab_gym.config import AlgoCfg, NetworkCfg
 from unilab_gym.contract import ExperimentTracker, new_run_dir
 from unilab_gym.contract import resolve as resolve_contract
+from unilab_gym.export.actors import sb3_actor
 from unilab_gym.export.onnx import export_policy, load_policy
 from unilab_gym.registration import owner_config
 
@@ -73,37 +73,6 @@ def make_model(args: Args, env: Sb3VecEnv) -> Any:
     )
 
 
-class PpoActor(nn.Module):
-    """Mean action of SB3's PPO: its features, policy network and last layer."""
-
-    def __init__(self, policy: Any) -> None:
-        super().__init__()
-        self.net = nn.Sequential(
-            policy.features_extractor, policy.mlp_extractor.policy_net, policy.action_net
-        )
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return self.net(obs)
-
-
-class SacActor(nn.Module):
-    """Mean action of SB3's SAC: tanh, stretched from [-1, 1] to the box as SB3 does."""
-
-    def __init__(self, actor: Any, space: gym.spaces.Box) -> None:
-        super().__init__()
-        self.net = nn.Sequential(actor.features_extractor, actor.latent_pi, actor.mu, nn.Tanh())
-        self.register_buffer("high", torch.as_tensor(space.high))
-
-    def forward(self, obs: Tensor) -> Tensor:
-        return self.net(obs) * self.high
-
-
-def actor_of(model: Any) -> nn.Module:
-    if isinstance(model, SAC):
-        return SacActor(model.policy.actor, model.action_space)
-    return PpoActor(model.policy)
-
-
 def mean_return(args: Args, policy: Any) -> float:
     """Undiscounted return of 32 episodes without exploration."""
     env = gym.make_vec(f"unilab_gym:{args.task}", num_envs=32, backend=args.backend, play=True)
@@ -127,13 +96,13 @@ def train(args: Args) -> tuple[Path, float, float]:
     )
     env = Sb3VecEnv(base)
     model = make_model(args, env)
-    before = mean_return(args, actor_of(model))
+    before = mean_return(args, sb3_actor(model))
     started = time.perf_counter()
     model.learn(timesteps, log_interval=None)
     tracker.iteration(model.num_timesteps, time.perf_counter() - started)
     model.save(folder / "sb3_model.zip")
     report = export_policy(
-        actor_of(model),
+        sb3_actor(model),
         resolve_contract(owner),
         folder / "policy.onnx",
         observations=base.unwrapped.get_observations()["policy"],

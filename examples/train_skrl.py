@@ -35,6 +35,7 @@ import unilab_gym
 from unilab_gym.config import AlgoCfg, NetworkCfg
 from unilab_gym.contract import ExperimentTracker, new_run_dir
 from unilab_gym.contract import resolve as resolve_contract
+from unilab_gym.export.actors import skrl_actor
 from unilab_gym.export.onnx import export_policy, load_policy
 from unilab_gym.registration import owner_config
 
@@ -186,7 +187,7 @@ def train(args: Args) -> tuple[Path, float, float]:
     warnings.filterwarnings("ignore", "To copy construct from a tensor", UserWarning)
     env = wrap_env(base, verbose=False)
     agent = make_agent(args, env)
-    before = mean_return(args, agent.policy.net)
+    before = mean_return(args, skrl_actor(agent))
     cfg = {"timesteps": timesteps, "headless": True, "disable_progressbar": True}
     cfg["close_environment_at_exit"] = False
     trainer = SequentialTrainer(cfg=cfg, env=env, agents=agent)
@@ -194,7 +195,7 @@ def train(args: Args) -> tuple[Path, float, float]:
     trainer.train()
     tracker.iteration(timesteps * args.num_envs, time.perf_counter() - started)
     report = export_policy(
-        agent.policy.net,
+        skrl_actor(agent),
         resolve_contract(owner),
         folder / "policy.onnx",
         observations=base.unwrapped.get_observations()["policy"],

@@ -84,7 +84,10 @@ def test_core_dependencies_are_the_agreed_ones():
         ("export", {"onnx", "onnxscript"}),
         ("render", {"imageio", "imageio-ffmpeg", "matplotlib", "pillow"}),
         ("examples", {"rich", "rsl-rl-lib", "tensorboard", "unilab-gym"}),
-        ("dev", {"build", "hatchling", "pyright", "pytest", "pytest-xdist", "ruff"}),
+        (
+            "dev",
+            {"array-api-compat", "build", "hatchling", "pyright", "pytest", "pytest-xdist", "ruff"},
+        ),
     ],
 )
 def test_extras(extra, brings):

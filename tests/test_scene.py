@@ -46,9 +46,9 @@ def test_the_tables_of_a_hinge_by_hand(tmp_path):
     assert index.joints == (JointInfo("hinge", 0, 0, -2.0, 2.0, 0.1, 0.0),)
     assert index.actuators == (ActuatorInfo("servo", 0, "hinge", 20.0, 2.0, 20.0),)
     assert index.sensors == {
-        "angle": SensorInfo("angle", 0, 1, Stage.POS),
-        "tip_vel": SensorInfo("tip_vel", 1, 3, Stage.VEL),
-        "tip_acc": SensorInfo("tip_acc", 4, 3, Stage.ACC),
+        "angle": SensorInfo("angle", 0, 1, Stage.POS, "jointpos"),
+        "tip_vel": SensorInfo("tip_vel", 1, 3, Stage.VEL, "framelinvel"),
+        "tip_acc": SensorInfo("tip_acc", 4, 3, Stage.ACC, "accelerometer"),
     }
     assert (index.bodies, index.sites) == ({"world": 0, "arm": 1}, {"tip": 0})
     assert (index.floating, index.root_body, index.sim_dt) == (False, "arm", 0.01)

@@ -41,7 +41,7 @@ MISTAKES = [
     ),
     (
         {"events.push.params.lin_vel": [0, 1]},
-        r"events/push: .*'lin_vel'; did you mean 'lin_vel_xy'",
+        r"events/push: .*'lin_vel'; did you mean .*'lin_vel_xy'",
     ),
     ({"actions.legs.params.bx": 1.0}, r"actions/legs: .*no parameter 'bx'; did you mean 'box'"),
     # patterns

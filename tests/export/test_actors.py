@@ -153,26 +153,3 @@ def test_what_is_no_policy_is_refused():
         sb3_actor(nn.Linear(2, 2))
     with pytest.raises(ConfigError, match="one observation vector"):
         sb3_actor(PpoPolicy(), type("V", (), {"obs_rms": {"a": 1}})())
-
-
-def test_the_real_libraries(contract, tmp_path):
-    """Where they are installed: one step of PPO, then predict against the file."""
-    sb3 = pytest.importorskip("stable_baselines3")
-    import gymnasium as gym
-
-    class Env(gym.Env):
-        observation_space = gym.spaces.Box(-np.inf, np.inf, (D,), np.float32)
-        action_space = gym.spaces.Box(-4.0, 4.0, (A,), np.float32)
-
-        def reset(self, *, seed=None, options=None):
-            return np.zeros(D, np.float32), {}
-
-        def step(self, action):
-            return np.random.randn(D).astype(np.float32), 0.0, False, False, {}
-
-    model = sb3.PPO("MlpPolicy", Env(), n_steps=16, batch_size=16)
-    obs = observations()
-    export_policy(sb3_actor(model), contract, tmp_path / "policy.onnx", observations=obs)
-    wanted, _ = model.predict(obs.numpy(), deterministic=True)
-    given = load_policy(tmp_path / "policy.onnx")(obs).clamp(-4.0, 4.0).numpy()
-    np.testing.assert_allclose(given, wanted, atol=1e-5)

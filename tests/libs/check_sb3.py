@@ -2,11 +2,14 @@
 
 import gymnasium as gym
 import numpy as np
+import pytest
 import torch
 from common import ID, check_training, example, refuses
+from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.vec_env import VecNormalize
 
 from unilab_gym.adapters.sb3 import Sb3VecEnv
+from unilab_gym.export.actors import sb3_actor
 
 
 def test_ppo_learns(tmp_path):
@@ -17,6 +20,18 @@ def test_ppo_learns(tmp_path):
 def test_sac_learns(tmp_path):
     module = example("train_sb3")
     check_training(module, tmp_path, "stable-baselines3", 4.0, algorithm="sac", timesteps=60_000)
+
+
+@pytest.mark.parametrize("kind", [PPO, SAC])
+def test_the_extracted_actor_acts_as_predict_does(kind):
+    env = Sb3VecEnv(gym.make_vec(ID, num_envs=2, backend="mujoco"))
+    model = kind("MlpPolicy", env, seed=2, device="cpu")
+    obs = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    wanted, _ = model.predict(obs, deterministic=True)
+    with torch.no_grad():
+        given = sb3_actor(model)(torch.from_numpy(obs))
+    np.testing.assert_allclose(given.clamp(-1, 1).numpy(), wanted, atol=1e-6)
+    env.close()
 
 
 def test_finished_rows_carry_what_sb3_reads():
