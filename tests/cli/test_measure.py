@@ -8,7 +8,7 @@ from helpers.face import ROOT
 
 from unilab_gym.backends import sizing
 from unilab_gym.backends.capabilities import CAPABILITIES
-from unilab_gym.cli import measure
+from unilab_gym.cli import main, measure
 from unilab_gym.mdp import randomization
 
 TASK = "UniLab/CartPole-v0"
@@ -86,15 +86,15 @@ def folder(tmp_path, monkeypatch):
     return place
 
 
-def test_bench_runs_one_with_its_options(cli, folder, capfd):
-    cli("bench", "toy", "--tiny", "--device", "cpu", "--save")
+def test_bench_runs_one_with_its_options(folder, capfd):
+    assert main(["bench", "toy", "--tiny", "--device", "cpu", "--save"]) == 0
     (line,) = [json.loads(text) for text in capfd.readouterr().out.splitlines()]
     assert (line["name"], line["size"], line["device"]) == ("toy", 1, "cpu")
     assert json.loads((folder / "results" / "toy.json").read_text()) == [line]
 
 
-def test_a_failed_line_is_one(cli, folder, capfd):
-    cli("bench", "toy", code=1)
+def test_a_failed_line_is_one(folder, capfd):
+    assert main(["bench", "toy"]) == 1
     assert "failed: toy: " in capfd.readouterr().err
 
 
