@@ -151,6 +151,16 @@ def test_describe_gives_the_contract_word_for_word(cli, tmp_path):
     assert any("after a step" in line for line in data["read_plan"])
 
 
+def test_describe_says_what_commands_are_drawn_from(cli):
+    folder = asset_path("policies/go2")
+    expected = {"lin_vel_x": [-0.6, 1.0], "lin_vel_y": [-0.4, 0.4], "ang_vel_yaw": [-0.8, 0.8]}
+    for source in (TASK, folder):
+        assert cli("describe", source, "--json").data["command_ranges"] == {"twist": expected}
+        assert "lin_vel_x [-0.6, 1], lin_vel_y [-0.4, 0.4]" in cli("describe", source).out
+    alone = cli("describe", folder / "policy.onnx", "--json").data  # holds the contract alone
+    assert alone["command_ranges"] == {} and set(alone["contract"]["commands"]) == {"twist", "gait"}
+
+
 def test_describe_says_which_column_is_which_joint(cli):
     lines = cli("describe", TASK).out.splitlines()
     columns = [line.split() for line in lines]

@@ -42,6 +42,9 @@ class RslRlVecEnv(VecEnv):
     Args:
         env: An environment in mode SAME_STEP; wrappers are looked through.
         learner_device: Where the learner keeps its tensors; None takes the environment's device.
+
+    Attributes:
+        stepping: Whether a step has begun and not ended: true after an interrupt within one.
     """
 
     def __init__(self, env: VectorEnv, learner_device: str | torch.device | None = None) -> None:
@@ -64,6 +67,7 @@ class RslRlVecEnv(VecEnv):
         self.max_episode_length = base.max_episode_length
         self.device = torch.device(learner_device or base.device)
         self.cfg = base.cfg
+        self.stepping = False
 
     @property
     def episode_length_buf(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -81,7 +85,9 @@ class RslRlVecEnv(VecEnv):
 
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """Steps; `dones` covers failures and time limits."""
+        self.stepping = True
         _, reward, terminated, truncated, _ = self.env.step(actions)
+        self.stepping = False
         extras = {"time_outs": truncated.to(self.device), "log": self.env.extras["log"]}
         done = (terminated | truncated).to(self.device)
         return self.get_observations(), reward.to(self.device), done, extras

@@ -21,6 +21,7 @@ import torch
 from rsl_rl.runners import OnPolicyRunner
 from torch import nn
 
+from unilab_gym.adapters.env_checkpoint import keep_env, restored_env
 from unilab_gym.adapters.rsl_rl import RslRlVecEnv, rsl_rl_config
 from unilab_gym.adapters.settings import TrainSettings
 from unilab_gym.backends import resolve_backend
@@ -121,6 +122,17 @@ def _show_progress(runner: OnPolicyRunner, progress: Progress) -> None:
         progress.report(kwargs["it"], means, kwargs["collect_time"] + kwargs["learn_time"])
 
     runner.logger.log = log  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _keep_environment(runner: OnPolicyRunner, adapter: RslRlVecEnv) -> None:
+    """Saves the environment whenever the learner is saved."""
+    write = runner.save
+
+    def save(path: str, infos: dict[str, Any] | None = None) -> None:
+        write(path, infos)
+        keep_env(Path(path), adapter.env, between_steps=not adapter.stepping)
+
+    runner.save = save  # pyright: ignore[reportAttributeAccessIssue]
 
 
 # --- checkpoints ----------------------------------------------------------------------------------
@@ -241,11 +253,16 @@ def train(settings: TrainSettings) -> Path:
     print(f"run folder: {folder}")
     adapter = _make_env(owner, settings.device, first)
     runner = make_runner(adapter, owner, folder, settings.save_interval)
+    _keep_environment(runner, adapter)
+    goes_on = False
     if state is not None and checkpoint is not None:
         with policy_load_dim_guard(checkpoint, contract=resolve_contract(owner)):
             runner.alg.load(state, None, True)
         print(f"resumed from {checkpoint.name}: iteration {first} of {owner.training.iterations}")
-    progress = _learn(runner, owner, tracker, first, folder)
+        found = restored_env(checkpoint, adapter.env)
+        goes_on = found.episodes
+        print(found.text)
+    progress = _learn(runner, owner, tracker, first, folder, stagger=not goes_on)
     report = _export(runner, adapter, owner, folder)
     tracker.finish(progress.log)
     tracker.record_file(report.path)
@@ -263,7 +280,7 @@ def _make_env(owner: OwnerCfg, device: str | None, first: int) -> RslRlVecEnv:
         num_envs=settings.num_envs,
         backend=settings.sim_backend,
         device=device,
-        seed=settings.seed + first,  # a resumed run sees new episodes
+        seed=settings.seed + first,  # other episodes where a resumed run's are not restored
         **owner.task_kwargs,
     )
     env.reset()
@@ -273,15 +290,22 @@ def _make_env(owner: OwnerCfg, device: str | None, first: int) -> RslRlVecEnv:
 
 
 def _learn(
-    runner: OnPolicyRunner, owner: OwnerCfg, tracker: ExperimentTracker, first: int, folder: Path
+    runner: OnPolicyRunner,
+    owner: OwnerCfg,
+    tracker: ExperimentTracker,
+    first: int,
+    folder: Path,
+    *,
+    stagger: bool,
 ) -> Progress:
+    """Trains to the last iteration; `stagger` spreads the ends of the first episodes."""
     settings = owner.training
     runner.current_learning_iteration = first
     steps = settings.num_envs * runner.cfg["num_steps_per_env"]
     progress = Progress(tracker, first, settings.iterations, steps)
     _show_progress(runner, progress)
     try:
-        runner.learn(settings.iterations - first, init_at_random_ep_len=True)
+        runner.learn(settings.iterations - first, init_at_random_ep_len=stagger)
     except KeyboardInterrupt:
         runner.save(str(folder / f"model_{runner.current_learning_iteration}.pt"))
         print(f"\ninterrupted: checkpoint saved, go on with --resume {folder}")

@@ -34,6 +34,7 @@ class TrainSettings:
     run_root: Path = Path("runs")
     """Folder of all runs."""
     resume: str | None = None
-    """Go on with a run: "latest", its folder or one of its checkpoints; settings are the run's."""
+    """Go on with a run: "latest", its folder or one of its checkpoints; settings are the run's.
+    From the newest checkpoint the environments go on, too: counters, curricula, episodes."""
     save_interval: int = 40
     """Iterations between two checkpoints."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unilab_gym.backends.budgets import round_up
+from unilab_gym.errors import ConfigError
 
 _MARGIN = 1.25
 """Recommended over measured: random actions do not reach every pose."""
@@ -65,6 +67,7 @@ def size_buffers(
     num_envs: int = 64,
     steps: int = 500,
     seed: int = 0,
+    on_step: Callable[[], None] | None = None,
     **make_kwargs: Any,
 ) -> BufferSizes:
     """Runs a task under uniformly random actions and counts contacts and constraint rows.
@@ -78,24 +81,33 @@ def size_buffers(
         num_envs: Environments.
         steps: Control steps; episodes that end start anew.
         seed: Of the reset and of the actions.
+        on_step: Called after each step, for a line of progress.
         make_kwargs: More arguments of `gymnasium.make_vec`, such as `overrides`.
 
     Returns:
         The figures; `print` shows them as a table.
+
+    Raises:
+        ConfigError: If a number is not positive.
     """
     import gymnasium
 
     import unilab_gym
 
+    for name, value in (("num_envs", num_envs), ("steps", steps)):
+        if value <= 0:
+            raise ConfigError(f"{name} must be positive, got {value}")
     assert unilab_gym.task_ids()  # registers them
     env: Any = gymnasium.make_vec(task, num_envs=num_envs, backend=backend, **make_kwargs)
     try:
-        return measure(env.unwrapped, task, steps, seed)
+        return measure(env.unwrapped, task, steps, seed, on_step)
     finally:
         env.close()
 
 
-def measure(env: Any, task: str, steps: int, seed: int) -> BufferSizes:
+def measure(
+    env: Any, task: str, steps: int, seed: int, on_step: Callable[[], None] | None = None
+) -> BufferSizes:
     """Counts contacts and constraint rows of an environment; see `size_buffers`."""
     runtime = env.runtime
     backend = runtime.backend
@@ -111,6 +123,8 @@ def measure(env: Any, task: str, steps: int, seed: int) -> BufferSizes:
         used = backend.budget_use()
         contacts.append(used[0].cpu())
         constraints.append(used[1].cpu())
+        if on_step is not None:
+            on_step()
     per_env, rows = torch.stack(contacts), torch.stack(constraints)  # [steps, N]
     counts = runtime.fault_totals()
     budgets = ("contact_pool_overflow", "constraint_overflow")

@@ -207,6 +207,65 @@ class Motion:
     """One JSON document."""
 
 
+@dataclass(frozen=True)
+class SizeBuffers:
+    """Measure how many contacts and constraints a task needs: what nconmax and njmax should be.
+
+    Runs uniformly random actions and counts, per environment and step; both engines make the same
+    contacts to within a few, so mujoco, the quick one, sizes mjwarp.
+    """
+
+    task: Positional[str]
+    """Registered id."""
+    backend: str = "mujoco"
+    """mujoco or mjwarp."""
+    num_envs: int = 64
+    """Environments."""
+    steps: int = 500
+    """Control steps; episodes that end start anew."""
+    seed: int = 0
+    """Fixes starts and actions."""
+    task_args: tuple[str, ...] = ()
+    """The task's own arguments as name=value."""
+    json: Switch[bool] = False
+    """One JSON document."""
+
+
+@dataclass(frozen=True)
+class Randomization:
+    """Print which domain randomization runs on which backend: term, modes, fields, support.
+
+    A term that a backend cannot do is refused, by name, when the environment is built.
+    """
+
+    json: Switch[bool] = False
+    """One JSON document."""
+    markdown: Switch[bool] = False
+    """The table of docs/randomization.md."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Run one of the checkout's benchmarks; one JSON line for each figure it takes.
+
+    They are no part of an installed package: work from a clone (pip install -e .). The exit code
+    is 1 where a line says that it failed.
+    """
+
+    name: Positional[str]
+    """step_overhead, scaling, parity, ...: a module in benchmarks/; or smoke, all of them tiny."""
+    tiny: Switch[bool] = False
+    """Small sizes: does it run at all."""
+    task: str | None = None
+    """Only this id, where the benchmark runs several."""
+    device: str | None = None
+    """Where the benchmark takes one: cuda or cpu."""
+    minutes: float | None = None
+    """Where the benchmark takes a time."""
+    save: Switch[bool] = False
+    """Also write benchmarks/results/NAME.json."""
+
+
 COMMANDS: dict[str, tuple[type[Any], str]] = {
     "list": (List, "unilab_gym.cli.show:list_tasks"),
     "describe": (Describe, "unilab_gym.cli.describe:describe"),
@@ -215,8 +274,11 @@ COMMANDS: dict[str, tuple[type[Any], str]] = {
     "play": (Play, "unilab_gym.cli.play:play"),
     "export": (Export, "unilab_gym.cli.export:export"),
     "compare": (Compare, "unilab_gym.cli.compare:compare"),
-    "audit": (Audit, "unilab_gym.cli.show:audit"),
     "motion": (Motion, "unilab_gym.cli.motion:motion"),
+    "audit": (Audit, "unilab_gym.cli.show:audit"),
+    "size-buffers": (SizeBuffers, "unilab_gym.cli.measure:size_buffers"),
+    "randomization": (Randomization, "unilab_gym.cli.show:randomization"),
+    "bench": (Bench, "unilab_gym.cli.measure:bench"),
 }
 """Name -> what it takes, and the function that it runs."""
 

@@ -37,7 +37,8 @@ def facts(task: str, backend: str) -> dict[str, Any]:
 
     Returns:
         `contract` (the resolved contract, as in run_config.json and in an ONNX file),
-        `contract_hash` and, for a task, `summary`, `backend`, `timing`, `rewards`,
+        `contract_hash`, `command_ranges` (of training, where they are known) and, for a task,
+        `summary`, `backend`, `timing`, `rewards`,
         `terminations`, `events`, `metrics`, `read_plan`.
 
     Raises:
@@ -45,24 +46,32 @@ def facts(task: str, backend: str) -> dict[str, Any]:
         CrossBackendIncompatibleError: If the file cannot be read for certain.
     """
     from unilab_gym.contract import contract_hash
-    from unilab_gym.contract.snapshot import load_source
+    from unilab_gym.contract.snapshot import command_ranges, load_source
     from unilab_gym.registration import task_ids
 
     if task.removeprefix("unilab_gym:") in task_ids():
         return _task_facts(task, backend)
     if not Path(task).expanduser().exists():
         raise ConfigError(f"{task!r} is no task ({', '.join(task_ids())}) and no file")
-    contract = dict(load_source(task).resolved or {})
-    return {"source": task, "contract": contract, "contract_hash": contract_hash(contract)}
+    side = load_source(task)
+    contract = dict(side.resolved or {})
+    return {
+        "source": task,
+        "contract": contract,
+        "contract_hash": contract_hash(contract),
+        "command_ranges": command_ranges(side.declared, side.resolved),
+    }
 
 
 def _task_facts(task_id: str, backend: str) -> dict[str, Any]:
-    from unilab_gym.contract import contract_hash, resolve
+    from unilab_gym.contract import contract_hash
+    from unilab_gym.contract.snapshot import build_snapshot, command_ranges
     from unilab_gym.factory import make
     from unilab_gym.registration import load_task, owner_config
 
     owner = owner_config(task_id, backend)
-    contract, env = resolve(owner), owner.env
+    record, env = build_snapshot(owner), owner.env
+    contract = record["resolved"]
     built = make(env, 1, backend="mujoco")  # declarations are the same on every backend
     try:
         plan = str(built.runtime.read_plan)
@@ -82,6 +91,7 @@ def _task_facts(task_id: str, backend: str) -> dict[str, Any]:
         },
         "contract": contract,
         "contract_hash": contract_hash(contract),
+        "command_ranges": command_ranges(record["declared"], contract),
         **_terms(env),
         "read_plan": plan.splitlines(),
     }
@@ -123,7 +133,7 @@ def text(data: Mapping[str, Any]) -> str:
     lines += ["", *_timing(data, contract)]
     for name, group in contract["observations"].items():
         lines += ["", *_observations(name, group, contract)]
-    lines += ["", *_actions(contract), "", *_commands(contract)]
+    lines += ["", *_actions(contract), "", *_commands(contract, data["command_ranges"])]
     for kind in ("rewards", "terminations", "events", "metrics"):
         if data.get(kind):
             lines += ["", kind, _listing(data[kind])]
@@ -203,11 +213,15 @@ def _actions(contract: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _commands(contract: Mapping[str, Any]) -> list[str]:
+def _commands(contract: Mapping[str, Any], ranges: Mapping[str, Any]) -> list[str]:
+    def component(name: str, part: str) -> str:
+        bounds = ranges.get(name, {}).get(part)
+        return part if bounds is None else f"{part} {_bounds(bounds)}"
+
     rows = [
         (
             name,
-            ", ".join(command["components"]),
+            ", ".join(component(name, part) for part in command["components"]),
             command["func"].rpartition(":")[2]
             + _params({k: v for k, v in command.items() if k not in ("func", "components")}),
         )
@@ -215,7 +229,7 @@ def _commands(contract: Mapping[str, Any]) -> list[str]:
     ]
     if not rows:
         return ["commands: none"]
-    return ["commands", table(("command", "components", "generator"), rows)]
+    return ["commands", table(("command", "components and their ranges", "generator"), rows)]
 
 
 def _listing(terms: list[dict[str, Any]]) -> str:

@@ -15,7 +15,7 @@ from unilab_gym.cli.policies import ONNX, CheckpointPolicy, PolicySource, guarde
 from unilab_gym.cli.text import Progress
 from unilab_gym.config import OwnerCfg
 from unilab_gym.contract import find_run, record_file, resolve, run_record
-from unilab_gym.contract.snapshot import RUN_CONFIG
+from unilab_gym.contract.snapshot import RUN_CONFIG, build_snapshot, command_ranges
 from unilab_gym.errors import ConfigError
 from unilab_gym.evaluation import policy_input
 from unilab_gym.factory import make
@@ -92,7 +92,10 @@ def _write(
 
     deploy = None
     if args.deploy_yaml:
-        deploy = DeploySettings(path.with_name("deploy.yaml"), args.sdk_joints, _ranges(target))
+        record = build_snapshot(target)
+        per_command = command_ranges(record["declared"], record["resolved"]).values()
+        ranges = {part: pair for command in per_command for part, pair in command.items()}
+        deploy = DeploySettings(path.with_name("deploy.yaml"), args.sdk_joints, ranges)
     report = export_policy(
         policy.actor,
         resolve(target),
@@ -105,17 +108,4 @@ def _write(
     return {
         **dataclasses.asdict(report),
         "deploy_yaml": None if deploy is None else str(deploy.path),
-    }
-
-
-def _ranges(target: OwnerCfg) -> dict[str, tuple[float, float]]:
-    """What the commands of training cover, by component."""
-    return {
-        str(part): (float(params[part][0]), float(params[part][1]))
-        for params, parts in (
-            (cfg.params, getattr(cfg.func, "component_names", ()))
-            for cfg in target.env.commands.values()
-        )
-        for part in parts
-        if part in params
     }

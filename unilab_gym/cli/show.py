@@ -1,4 +1,4 @@
-"""`list` and `audit`."""
+"""`list`, `audit` and `randomization`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import warnings
 from typing import Any
 
 from unilab_gym.cli import FAILED, OK, print_json
-from unilab_gym.cli.arguments import Audit, List
+from unilab_gym.cli.arguments import Audit, List, Randomization
 from unilab_gym.cli.text import markdown_table, table
 from unilab_gym.errors import ConfigError, PluginWarning
 
@@ -83,3 +83,30 @@ def audit(args: Audit) -> int:
         if cell.verdict != "ok":
             print(f"\n{cell.task}, {cell.source} -> {cell.target}:\n{cell.report}")
     return FAILED if refused else OK
+
+
+def randomization(args: Randomization) -> None:
+    """The table term x backend."""
+    from unilab_gym.backends.capabilities import CAPABILITIES
+    from unilab_gym.mdp.randomization import randomization_facts, randomization_table
+
+    backends = list(CAPABILITIES.values())
+    facts = randomization_facts(backends)
+    if args.json:
+        print_json(facts)
+        return
+    if args.markdown:
+        print(randomization_table(backends), end="")
+        return
+    rows = [
+        (
+            fact["term"],
+            ", ".join(fact["modes"]),
+            ", ".join(fact["writes"]),
+            fact["recomputes"],
+            *fact["backends"].values(),
+        )
+        for fact in facts
+    ]
+    headers = ("term", "modes", "writes", "recomputes", *(item.name for item in backends))
+    print(table(headers, rows, ""))

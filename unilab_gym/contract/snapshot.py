@@ -11,7 +11,7 @@ Reading fails closed: whatever is not plainly a snapshot of this version is refu
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any, cast
@@ -56,6 +56,39 @@ class Snapshot:
     """Whether nothing is trained under it."""
     notes: tuple[str, ...] = ()
     """What could not be checked of its file."""
+
+
+def command_ranges(
+    declared: Mapping[str, Any] | None, resolved: Mapping[str, Any] | None
+) -> dict[str, dict[str, tuple[float, float]]]:
+    """What training draws commands from: generator -> component -> lowest and highest value.
+
+    They are parameters of the configuration that bear a component's name; a curriculum may have
+    moved them. The resolved contract leaves them out, since no input changes its meaning with
+    them: without the declared layer (an ONNX file alone) the result is empty.
+
+    Args:
+        declared: A snapshot's declared layer.
+        resolved: Its resolved contract.
+    """
+    configured = cast("Mapping[str, Any]", (declared or {}).get("env.commands") or {})
+    known = cast("Mapping[str, Any]", (resolved or {}).get("commands") or {})
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for name, command in known.items():
+        given = cast("Any", configured.get(name) or {})
+        params = cast("Mapping[str, Any]", given.get("params") or {})
+        parts = cast("Sequence[str]", command.get("components", ()))
+        found[name] = {part: _pair(params[part]) for part in parts if _is_pair(params.get(part))}
+    return {name: ranges for name, ranges in found.items() if ranges}
+
+
+def _is_pair(value: Any) -> bool:
+    pair = cast("list[Any]", list(value)) if isinstance(value, (list, tuple)) else []
+    return len(pair) == 2 and all(isinstance(bound, (int, float)) for bound in pair)
+
+
+def _pair(value: Any) -> tuple[float, float]:
+    return float(value[0]), float(value[1])
 
 
 def build_snapshot(owner_cfg: OwnerCfg) -> dict[str, Any]:

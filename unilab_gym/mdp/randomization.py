@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,6 +57,7 @@ __all__ = [
     "RandomizeJointArmature",
     "RandomizeJointDamping",
     "RandomizeJointFriction",
+    "randomization_facts",
     "randomization_table",
 ]
 
@@ -447,19 +449,44 @@ EVENTS: tuple[type[EventTerm], ...] = (
 """Every randomization and disturbance of the package."""
 
 
+def randomization_facts(capabilities: Iterable[Capabilities]) -> list[dict[str, Any]]:
+    """Which term runs on which backend, as plain data.
+
+    Returns:
+        For each term `term`, `modes`, `writes` (fields or staged parts), `recomputes` ("constants"
+        or "") and `backends`: name -> "yes" or "refused".
+    """
+    backends, facts = list(capabilities), list[dict[str, Any]]()
+    for event in EVENTS:
+        level = ""
+        if issubclass(event, ModelEvent):
+            modes, writes = event.modes, event.fields
+            level = "constants" if event.level >= RecomputeLevel.ALL else ""
+        elif issubclass(event, IntervalEvent):
+            modes, writes = ("interval",), event.parts
+        else:
+            raise TypeError(event)
+        facts.append(
+            {
+                "term": event.__name__,
+                "modes": list(modes),
+                "writes": list(writes),
+                "recomputes": level,
+                "backends": {
+                    backend.name: "yes" if event.missing(backend) == () else "refused"
+                    for backend in backends
+                },
+            }
+        )
+    return facts
+
+
 def randomization_table(capabilities: Iterable[Capabilities]) -> str:
     """Which term runs on which backend, as a Markdown table."""
     backends = list(capabilities)
     head = ["term", "modes", "writes", "recomputes", *(backend.name for backend in backends)]
     rows = [head, ["---"] * len(head)]
-    for event in EVENTS:
-        if issubclass(event, ModelEvent):
-            modes, writes = ", ".join(event.modes), ", ".join(event.fields)
-            level = "constants" if event.level >= RecomputeLevel.ALL else ""
-        elif issubclass(event, IntervalEvent):
-            modes, writes, level = "interval", ", ".join(event.parts), ""
-        else:
-            raise TypeError(event)
-        support = ["yes" if event.missing(backend) == () else "refused" for backend in backends]
-        rows.append([f"`{event.__name__}`", modes, writes, level, *support])
+    for fact in randomization_facts(backends):
+        lists = (", ".join(fact[key]) for key in ("modes", "writes"))
+        rows.append([f"`{fact['term']}`", *lists, fact["recomputes"], *fact["backends"].values()])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
