@@ -4,8 +4,8 @@
     python examples/train_skrl.py --algorithm ppo
     python examples/train_skrl.py --algorithm sac
 
-PPO bootstraps at time limits with skrl's `time_limit_bootstrap`. SAC stores the next observation:
-in mode SAME_STEP that is the new episode's where one ended, so the agent below stores `final_obs`.
+In mode SAME_STEP the next observation is the new episode's where one ended. Both agents below take
+`final_obs` in its place: PPO to bootstrap at time limits (`time_limit_bootstrap`), SAC to store it.
 On a GPU, `make_vec(..., obs="dict")` and `wrap_env(env, "isaaclab-single-agent")` keep every
 tensor on the device; the plain wrapper copies actions to the host.
 """
@@ -112,11 +112,19 @@ class Value(DeterministicMixin, Model):
         return self.net(seen), {}
 
 
-class TrueNextSAC(SAC):
-    """SAC that stores the observation an episode ended on, not the one the next begins with."""
+class TrueNext:
+    """Records the observation an episode ended on, not the one the next begins with."""
 
     def record_transition(self, *, next_observations: Tensor, infos: Any, **rest: Any) -> None:
         super().record_transition(next_observations=infos["final_obs"], infos=infos, **rest)
+
+
+class TrueNextPPO(TrueNext, PPO):
+    """PPO whose values beyond a time limit are those of the state it was reached in."""
+
+
+class TrueNextSAC(TrueNext, SAC):
+    """SAC whose transitions end where they ended."""
 
 
 def make_agent(args: Args, env: Any) -> Any:
@@ -137,7 +145,8 @@ def make_agent(args: Args, env: Any) -> Any:
             value_loss_scale=0.5,
             time_limit_bootstrap=True,
         )
-        memory, kind = RandomMemory(memory_size=32, num_envs=env.num_envs, device=env.device), PPO
+        memory = RandomMemory(memory_size=32, num_envs=env.num_envs, device=env.device)
+        kind = TrueNextPPO
     else:
         models = {"policy": Policy(env, 0.6, squash=True)}
         for name in ("critic_1", "critic_2", "target_critic_1", "target_critic_2"):

@@ -1,6 +1,6 @@
 """Reads the learning curve out of a run folder: JSON of one point for every ten iterations.
 
-    python benchmarks/results/curve.py runs/UniLab_G1WalkFlat-v0/<run> > benchmarks/results/NAME.json
+python benchmarks/results/curve.py runs/TASK/RUN > benchmarks/results/NAME.json
 """
 
 import json

@@ -41,6 +41,34 @@ def test_steps_give_every_group_and_time_outs(env):
     torch.testing.assert_close(obs["policy"], env.unwrapped.get_observations()["policy"])
 
 
+def test_time_limits_can_be_bootstrapped_with_what_the_episode_ended_on():
+    env = gym.make_vec(
+        f"unilab_gym:{TASK}", num_envs=3, backend="mujoco", seed=0, max_episode_steps=2, obs="dict"
+    )
+    env.reset()
+    plain, adapter = RslRlVecEnv(env), RslRlVecEnv(env)
+    state = env.unwrapped.get_state()
+    adapter.bootstrap_with(lambda groups: groups["critic"][:, :1] + 5.0, gamma=0.5)
+    steps = {}
+    for name, one in (("plain", plain), ("adapter", adapter)):
+        env.reset(options={"state": state})
+        one.step(torch.zeros(3, 12))
+        steps[name] = one.step(torch.zeros(3, 12))
+    env.reset(options={"state": state})
+    env.step(torch.zeros(3, 12))
+    *_, info = env.step(torch.zeros(3, 12))
+    value = info["final_obs"]["critic"][:, 0] + 5.0
+    assert not torch.equal(value, steps["adapter"][0]["critic"][:, 0] + 5.0)  # the new episode's
+    torch.testing.assert_close(steps["adapter"][1], steps["plain"][1] + 0.5 * value)
+    assert "time_outs" in steps["plain"][3] and "time_outs" not in steps["adapter"][3]
+    env.close()
+
+
+def test_bootstrapping_needs_every_group(env):
+    with pytest.raises(ConfigError, match='obs="dict"'):
+        RslRlVecEnv(env).bootstrap_with(lambda groups: groups["critic"], 0.99)
+
+
 def test_staggered_starts_move_the_time_limit(env):
     adapter = RslRlVecEnv(env)
     adapter.episode_length_buf = torch.tensor([1, 0, 1])

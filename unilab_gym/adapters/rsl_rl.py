@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from gymnasium.spaces import Dict
 from gymnasium.vector import AutoresetMode, VectorEnv
 from rsl_rl.env import VecEnv
 from tensordict import TensorDict
@@ -37,7 +39,7 @@ class RslRlVecEnv(VecEnv):
     """What rsl_rl's runners take.
 
     Time limits reach rsl_rl as `extras["time_outs"]`; it then bootstraps with the value of the
-    state before the step.
+    state before the step. `bootstrap_with` takes the observation that the episode ended on instead.
 
     Args:
         env: An environment in mode SAME_STEP; wrappers are looked through.
@@ -68,6 +70,24 @@ class RslRlVecEnv(VecEnv):
         self.device = torch.device(learner_device or base.device)
         self.cfg = base.cfg
         self.stepping = False
+        self._value: tuple[Callable[[TensorDict], Tensor], float] | None = None
+
+    def bootstrap_with(self, critic: Callable[[TensorDict], Tensor], gamma: float) -> None:
+        """Adds gamma V(final_obs) to rewards at time limits, in place of rsl_rl's gamma V(s_t).
+
+        The critic runs once more in each step, and rsl_rl's own curve `Train/mean_reward` holds
+        what was added; `episode/return` does not.
+
+        Args:
+            critic: Values `[N, 1]` of observation groups: `runner.alg.critic`.
+            gamma: Discount: `runner.alg.gamma`.
+
+        Raises:
+            ConfigError: If the environment does not return every group (`obs="dict"`).
+        """
+        if not isinstance(self.env.single_observation_space, Dict):
+            raise ConfigError('bootstrap_with needs every group of final_obs: make it obs="dict"')
+        self._value = (critic, gamma)
 
     @property
     def episode_length_buf(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -86,9 +106,15 @@ class RslRlVecEnv(VecEnv):
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
         """Steps; `dones` covers failures and time limits."""
         self.stepping = True
-        _, reward, terminated, truncated, _ = self.env.step(actions)
+        _, reward, terminated, truncated, info = self.env.step(actions)
         self.stepping = False
         extras = {"time_outs": truncated.to(self.device), "log": self.env.extras["log"]}
+        if self._value is not None:
+            critic, gamma = self._value
+            final = TensorDict(info["final_obs"], batch_size=[self.num_envs]).to(self.device)
+            values = critic(final).squeeze(1).to(reward.device)
+            reward = reward + gamma * truncated * values
+            del extras["time_outs"]
         done = (terminated | truncated).to(self.device)
         return self.get_observations(), reward.to(self.device), done, extras
 

@@ -3,8 +3,10 @@
 
     train(TrainSettings(task="UniLab/Go2JoystickFlat-v0", backend="mujoco", iterations=240))
 
-`unilab-gym train` and `examples/train_rsl_rl.py` call it. Torch's worker threads had better sleep
-while they wait, see `OMP_WAIT_POLICY` there: it is read when torch is loaded.
+`unilab-gym train` and `examples/train_rsl_rl.py` call it. Under `torchrun` each process has
+environments of its own and all learn one policy, see `docs/libraries/rsl_rl.md`. Torch's worker
+threads had better sleep while they wait, see `OMP_WAIT_POLICY` there: it is read when torch is
+loaded.
 """
 
 from __future__ import annotations
@@ -22,9 +24,11 @@ from rsl_rl.runners import OnPolicyRunner
 from torch import nn
 
 from unilab_gym.adapters.env_checkpoint import keep_env, restored_env
+from unilab_gym.adapters.processes import Processes
 from unilab_gym.adapters.rsl_rl import RslRlVecEnv, rsl_rl_config
 from unilab_gym.adapters.settings import TrainSettings
 from unilab_gym.backends import resolve_backend
+from unilab_gym.backends.mujoco import usable_cpus
 from unilab_gym.config import OwnerCfg
 from unilab_gym.contract import (
     ExperimentTracker,
@@ -92,9 +96,29 @@ def episode_means(records: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
+class ParallelRunner(OnPolicyRunner):
+    """rsl_rl's runner, whose processes may also work on CPUs: gloo there, NCCL on GPUs."""
+
+    def _configure_multi_gpu(self) -> None:
+        processes = Processes.from_environment()
+        if processes.world_size == 1 or torch.device(self.device).type == "cuda":
+            return super()._configure_multi_gpu()
+        # rsl_rl 5.5 knows NCCL only; what it does with a process group works on any.
+        self.is_distributed = True
+        self.gpu_world_size = processes.world_size
+        self.gpu_global_rank, self.gpu_local_rank = processes.rank, processes.local_rank
+        self.cfg["multi_gpu"] = {
+            "global_rank": processes.rank,
+            "local_rank": processes.local_rank,
+            "world_size": processes.world_size,
+        }
+        torch.distributed.init_process_group("gloo")
+        return None
+
+
 def make_runner(
     env: RslRlVecEnv, owner: OwnerCfg, folder: Path | None = None, save_interval: int = 40
-) -> OnPolicyRunner:
+) -> ParallelRunner:
     """rsl_rl's runner; what it prints while it is built is dropped.
 
     Args:
@@ -106,7 +130,7 @@ def make_runner(
     config = rsl_rl_config(owner.algo, save_interval=save_interval)
     place = None if folder is None else str(folder)
     with contextlib.redirect_stdout(io.StringIO()):
-        runner = OnPolicyRunner(env, config, log_dir=place, device=str(env.device))
+        runner = ParallelRunner(env, config, log_dir=place, device=str(env.device))
     runner.logger.git_status_repos = []  # run_config.json records the commit
     return runner
 
@@ -225,11 +249,11 @@ def run_settings(settings: TrainSettings, folder: Path | None) -> OwnerCfg:
     return dataclasses.replace(owner, training=training)
 
 
-def train(settings: TrainSettings) -> Path:
-    """Trains and exports.
+def train(settings: TrainSettings) -> Path | None:
+    """Trains and exports; under `torchrun` with `num_envs` environments in each process.
 
     Returns:
-        The run folder.
+        The run folder; None in processes other than the first, which write nothing.
 
     Raises:
         ConfigError: If a setting cannot be.
@@ -237,80 +261,111 @@ def train(settings: TrainSettings) -> Path:
         CrossBackendIncompatibleError: If a run to resume has another contract.
         ExportMismatchError: If the exported policy is not the trained one.
     """
-    folder = None if settings.resume is None else find_run(settings.resume, settings.run_root)
-    owner = run_settings(settings, folder)
+    processes = Processes.from_environment()
+    found = None if settings.resume is None else find_run(settings.resume, settings.run_root)
+    owner = run_settings(settings, found)
+    _, device = resolve_backend(owner.training.sim_backend, settings.device)
+    device = processes.device(settings.device, device)
     checkpoint, state, first = None, None, 0
-    if folder is not None:
-        checkpoint = newest_checkpoint(str(settings.resume), folder)
+    if found is not None:
+        checkpoint = newest_checkpoint(str(settings.resume), found)
         state = read_checkpoint(checkpoint)
         first = int(state["iter"]) + 1
     if first >= owner.training.iterations:
         raise ConfigError(f"the run has {first} iterations; give --iterations above that")
-    if folder is None:
-        folder = new_run_dir(settings.run_root, owner.task, owner.training.seed)
+    folder = None
+    if processes.first:
+        folder = found or new_run_dir(settings.run_root, owner.task, owner.training.seed)
     # The record is written, and a resumed run's contract checked, before the environment exists.
-    tracker = ExperimentTracker(folder, owner, device=settings.device)
-    print(f"run folder: {folder}")
-    adapter = _make_env(owner, settings.device, first)
+    tracker = _tracker(folder or settings.run_root, owner, device, processes)
+    processes.say(f"run folder: {folder}")
+    adapter = _make_env(owner, device, first, processes)
     runner = make_runner(adapter, owner, folder, settings.save_interval)
-    _keep_environment(runner, adapter)
+    if processes.world_size == 1:
+        _keep_environment(runner, adapter)
     goes_on = False
     if state is not None and checkpoint is not None:
         with policy_load_dim_guard(checkpoint, contract=resolve_contract(owner)):
             runner.alg.load(state, None, True)
-        print(f"resumed from {checkpoint.name}: iteration {first} of {owner.training.iterations}")
-        found = restored_env(checkpoint, adapter.env)
-        goes_on = found.episodes
-        print(found.text)
-    progress = _learn(runner, owner, tracker, first, folder, stagger=not goes_on)
-    report = _export(runner, adapter, owner, folder)
-    tracker.finish(progress.log)
-    tracker.record_file(report.path)
+        at = f"iteration {first} of {owner.training.iterations}"
+        processes.say(f"resumed from {checkpoint.name}: {at}")
+        if processes.world_size == 1:
+            kept = restored_env(checkpoint, adapter.env)
+            goes_on = kept.episodes
+            print(kept.text)
+        else:
+            processes.say("new episodes: environments of several processes are not kept")
+    log = _learn(runner, owner, tracker, first, folder, stagger=not goes_on)
+    if folder is not None:
+        report = _export(runner, adapter, owner, folder)
+        tracker.finish(log)
+        tracker.record_file(report.path)
+        print(f"verified policy: {report.path}  (largest difference {report.max_error:.1e})")
+        print(f"replay it: unilab-gym play --run {folder}")
     adapter.env.close()
-    print(f"verified policy: {report.path}  (largest difference {report.max_error:.1e})")
-    print(f"replay it: unilab-gym play --run {folder}")
+    if runner.is_distributed:
+        torch.distributed.destroy_process_group()
     return folder
 
 
-def _make_env(owner: OwnerCfg, device: str | None, first: int) -> RslRlVecEnv:
-    settings = owner.training
-    torch.manual_seed(settings.seed)
+def _tracker(
+    folder: Path, owner: OwnerCfg, device: torch.device, processes: Processes
+) -> ExperimentTracker:
+    world = processes.world_size
+    facts = {"processes": {"world_size": world}} if world > 1 else None
+    return ExperimentTracker(folder, owner, processes.rank, device=str(device), facts=facts)
+
+
+def _make_env(
+    owner: OwnerCfg, device: torch.device, first: int, processes: Processes
+) -> RslRlVecEnv:
+    settings, sharing = owner.training, processes.local_world_size
+    torch.manual_seed(settings.seed + processes.rank)  # exploration; rank 0's networks go to all
+    overrides = {}
+    if sharing > 1 and settings.sim_backend == "mujoco" and owner.env.sim.num_threads is None:
+        overrides["sim.num_threads"] = max(1, usable_cpus() // sharing)
     env = gym.make_vec(
         f"unilab_gym:{owner.task}",
         num_envs=settings.num_envs,
         backend=settings.sim_backend,
         device=device,
         seed=settings.seed + first,  # other episodes where a resumed run's are not restored
+        rank=processes.rank,
+        overrides=overrides or None,
         **owner.task_kwargs,
     )
     env.reset()
+    number = f"{processes.world_size} x " if processes.world_size > 1 else ""
     adapter = RslRlVecEnv(env)
-    print(f"{settings.num_envs} environments on {settings.sim_backend} ({adapter.device})")
+    place = f"{settings.sim_backend} ({adapter.device})"
+    processes.say(f"{number}{settings.num_envs} environments on {place}")
     return adapter
 
 
 def _learn(
-    runner: OnPolicyRunner,
+    runner: ParallelRunner,
     owner: OwnerCfg,
     tracker: ExperimentTracker,
     first: int,
-    folder: Path,
+    folder: Path | None,
     *,
     stagger: bool,
-) -> Progress:
+) -> dict[str, float]:
     """Trains to the last iteration; `stagger` spreads the ends of the first episodes."""
     settings = owner.training
     runner.current_learning_iteration = first
-    steps = settings.num_envs * runner.cfg["num_steps_per_env"]
+    steps = settings.num_envs * runner.cfg["num_steps_per_env"] * runner.gpu_world_size
     progress = Progress(tracker, first, settings.iterations, steps)
-    _show_progress(runner, progress)
+    if folder is not None:
+        _show_progress(runner, progress)
     try:
         runner.learn(settings.iterations - first, init_at_random_ep_len=stagger)
     except KeyboardInterrupt:
-        runner.save(str(folder / f"model_{runner.current_learning_iteration}.pt"))
-        print(f"\ninterrupted: checkpoint saved, go on with --resume {folder}")
+        if folder is not None:
+            runner.save(str(folder / f"model_{runner.current_learning_iteration}.pt"))
+            print(f"\ninterrupted: checkpoint saved, go on with --resume {folder}")
         raise
-    return progress
+    return progress.log
 
 
 def _export(
