@@ -83,7 +83,7 @@ def command_ranges(
 
 
 def _is_pair(value: Any) -> bool:
-    pair = cast("list[Any]", list(value)) if isinstance(value, (list, tuple)) else []
+    pair = list(cast("Sequence[Any]", value)) if isinstance(value, (list, tuple)) else []
     return len(pair) == 2 and all(isinstance(bound, (int, float)) for bound in pair)
 
 
