@@ -290,3 +290,33 @@ def test_compare_passes_for_one_engine_and_names_a_changed_gain(cli, tmp_path):
     assert data["contract"]["warned"] == ["resolved.joints.kp: FL_calf_joint 35.0 -> 42.0"]
     beyond = [term["name"] for term in data["terms"] if not term["ok"]]
     assert "policy/joint_vel" in beyond and "policy/last_action" not in beyond
+
+
+def test_a_task_without_a_bar_is_not_said_to_reach_it(cli, trained, monkeypatch):
+    import dataclasses
+
+    from unilab_gym.cli import play
+    from unilab_gym.registration import Outcome, load_task
+
+    def barless(task):
+        return dataclasses.replace(load_task(task), outcome=Outcome())
+
+    monkeypatch.setattr(play, "load_task", barless)
+    whole = ("--backend", "mujoco", "--episodes", "2", "--no-video", "--no-plots")
+    said = cli("play", "--run", trained, *whole).out
+    assert "UniLab/CartPole-v0 has no bar" in said
+    assert "outcome: reached" not in said
+    assert cli("play", "--run", trained, *whole, "--json").data["missed"] is None
+
+
+def test_an_export_keeps_the_arguments_that_its_run_was_trained_with(trained, tmp_path):
+    from unilab_gym.cli.arguments import Export
+    from unilab_gym.cli.export import _checkpoint
+
+    run = copied(trained, tmp_path / "own", own_arguments)
+    assert dict(_checkpoint(Export(run=str(run))).task_kwargs) == {"motion": "weight_shift"}
+
+
+def own_arguments(record):
+    """As trained with an argument of the task."""
+    record["config"]["task_kwargs"] = {"motion": "weight_shift"}

@@ -68,6 +68,7 @@ def _checkpoint(args: Export) -> PolicySource:
         "checkpoint",
         record["task"],
         str(record["training"].get("sim_backend", "")),
+        task_kwargs=record["task_kwargs"],
     )
 
 

@@ -71,8 +71,12 @@ def play(args: Play) -> int:
         "seed": args.seed,
         "command": args.command,
     }
-    judged = source is not None and args.command is None and args.steps is None
-    missed = report.shortfalls(load_task(target.task).outcome) if judged else []
+    bar = load_task(target.task).outcome
+    asked = source is not None and args.command is None and args.steps is None
+    judged = asked and bool(bar.at_most or bar.at_least)
+    if asked and not judged:
+        notes.append(f"outcome: not judged, {target.task} has no bar")
+    missed = report.shortfalls(bar) if judged else []
     document = {**settings, **report.to_dict(), "missed": missed if judged else None}
     files["figures"] = stem.with_name(f"{stem.name}.json")
     text = json.dumps(without_nan(document), indent=1, allow_nan=False)
