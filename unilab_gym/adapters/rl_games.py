@@ -12,8 +12,8 @@ from rl_games.common import env_configurations, vecenv
 from rl_games.common.ivecenv import IVecEnv
 from torch import Tensor
 
+from unilab_gym.adapters.base_env import base_env
 from unilab_gym.errors import ConfigError
-from unilab_gym.vector_env import UnilabVectorEnv
 
 
 class RlGamesVecEnv(IVecEnv):
@@ -35,12 +35,7 @@ class RlGamesVecEnv(IVecEnv):
             ConfigError: If the environment is not ours, resets in another mode, returns NumPy or
                 several observation groups.
         """
-        base = env.unwrapped
-        if not isinstance(base, UnilabVectorEnv):
-            raise ConfigError(f"RlGamesVecEnv takes a UnilabVectorEnv, got {type(base).__name__}")
-        mode = base.metadata["autoreset_mode"]
-        if mode is not AutoresetMode.SAME_STEP:
-            raise ConfigError(f"RL-Games needs autoreset mode SameStep, got {mode}")
+        base = base_env(env, "RlGamesVecEnv", "RL-Games", AutoresetMode.SAME_STEP)
         if base.single_observation_space.shape is None:
             raise ConfigError("RlGamesVecEnv takes one group: make the environment, obs='policy'")
         self.env = base

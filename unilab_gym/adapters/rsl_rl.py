@@ -13,9 +13,9 @@ from rsl_rl.env import VecEnv
 from tensordict import TensorDict
 from torch import Tensor
 
+from unilab_gym.adapters.base_env import base_env
 from unilab_gym.config import AlgoCfg, NetworkCfg
 from unilab_gym.errors import ConfigError, near
-from unilab_gym.vector_env import UnilabVectorEnv
 
 _ALGORITHM_KEYS = (
     "num_learning_epochs",
@@ -56,13 +56,7 @@ class RslRlVecEnv(VecEnv):
             ConfigError: If the environment is not ours or resets in another mode: rsl_rl would
                 silently train on dummy transitions.
         """
-        base = env.unwrapped
-        if not isinstance(base, UnilabVectorEnv):
-            raise ConfigError(f"RslRlVecEnv takes a UnilabVectorEnv, got {type(base).__name__}")
-        if base.metadata["autoreset_mode"] is not AutoresetMode.SAME_STEP:
-            raise ConfigError(
-                f"rsl_rl needs autoreset mode SameStep, got {base.metadata['autoreset_mode']}"
-            )
+        base = base_env(env, "RslRlVecEnv", "rsl_rl", AutoresetMode.SAME_STEP)
         self.env = base
         self.num_envs = base.num_envs
         self.num_actions = base.runtime.action_size

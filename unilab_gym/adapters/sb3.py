@@ -12,8 +12,8 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 from torch import Tensor
 
+from unilab_gym.adapters.base_env import base_env
 from unilab_gym.errors import ConfigError
-from unilab_gym.vector_env import UnilabVectorEnv
 
 
 def _host(tensor: Any) -> np.ndarray:
@@ -37,12 +37,7 @@ class Sb3VecEnv(VecEnv):
             ConfigError: If the environment is not ours, resets in another mode, or returns
                 several observation groups.
         """
-        base = env.unwrapped
-        if not isinstance(base, UnilabVectorEnv):
-            raise ConfigError(f"Sb3VecEnv takes a UnilabVectorEnv, got {type(base).__name__}")
-        mode = base.metadata["autoreset_mode"]
-        if mode is not AutoresetMode.SAME_STEP:
-            raise ConfigError(f"Stable-Baselines3 needs autoreset mode SameStep, got {mode}")
+        base = base_env(env, "Sb3VecEnv", "Stable-Baselines3", AutoresetMode.SAME_STEP)
         if base.single_observation_space.shape is None:
             raise ConfigError("Sb3VecEnv takes one group: make the environment with obs='policy'")
         self.env = base
@@ -69,8 +64,7 @@ class Sb3VecEnv(VecEnv):
         rows = np.flatnonzero(done)
         if rows.size:
             final = _host(info["final_obs"])
-            episode = info["final_info"]["episode"]
-            returns, lengths = _host(episode["r"]), _host(episode["l"])
+            returns, lengths = (_host(info["final_info"]["episode"][key]) for key in ("r", "l"))
             for row in rows:
                 infos[row] = {
                     "terminal_observation": final[row],
@@ -98,8 +92,7 @@ class Sb3VecEnv(VecEnv):
 
     def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
         """Whether rows are wrapped; statistics are in the infos already, as with `Monitor`."""
-        wrapped = wrapper_class.__name__ == "Monitor"
-        return [wrapped for _ in self._get_indices(indices)]
+        return [wrapper_class.__name__ == "Monitor" for _ in self._get_indices(indices)]
 
     def get_images(self) -> Sequence[np.ndarray | None]:
         """One frame for each environment."""

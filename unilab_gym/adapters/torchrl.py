@@ -19,8 +19,7 @@ from torch import Tensor
 from torchrl.data import Binary, Bounded, Composite, Unbounded
 from torchrl.envs import EnvBase
 
-from unilab_gym.errors import ConfigError
-from unilab_gym.vector_env import UnilabVectorEnv
+from unilab_gym.adapters.base_env import base_env
 
 
 class TorchRlEnv(EnvBase):
@@ -39,12 +38,7 @@ class TorchRlEnv(EnvBase):
         Raises:
             ConfigError: If the environment is not ours or resets by itself.
         """
-        base = env.unwrapped
-        if not isinstance(base, UnilabVectorEnv):
-            raise ConfigError(f"TorchRlEnv takes a UnilabVectorEnv, got {type(base).__name__}")
-        mode = base.metadata["autoreset_mode"]
-        if mode is not AutoresetMode.DISABLED:
-            raise ConfigError(f"TorchRL needs autoreset mode Disabled, got {mode}")
+        base = base_env(env, "TorchRlEnv", "TorchRL", AutoresetMode.DISABLED)
         super().__init__(device=base.device, batch_size=torch.Size([base.num_envs]))
         self.env = base
         rows = base.num_envs

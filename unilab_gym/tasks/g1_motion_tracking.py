@@ -10,12 +10,10 @@ from typing import Any
 
 from unilab_gym.config import (
     ActionTermCfg,
-    AlgoCfg,
     CommandTermCfg,
     EnvCfg,
     EventTermCfg,
     MetricTermCfg,
-    NetworkCfg,
     ObservationGroupCfg,
     ObservationTermCfg,
     OwnerCfg,
@@ -29,6 +27,7 @@ from unilab_gym.mdp import actions, events, observations, rewards, terminations,
 from unilab_gym.motion.command import MotionCommand
 from unilab_gym.registration import Outcome, Task
 from unilab_gym.tasks.g1_walk_flat import ACTION_BOX, ACTION_SCALE, SIM, SOLES
+from unilab_gym.tasks.learner import ppo
 
 ANCHOR = "torso_link"
 BODIES = (
@@ -234,38 +233,12 @@ def env_cfg(
     )
 
 
-def algo_cfg() -> AlgoCfg:
-    """PPO of rsl_rl."""
-    network = NetworkCfg(hidden_dims=(256, 128, 64), activation="elu", obs_normalization=True)
-    return AlgoCfg(
-        library="rsl_rl",
-        obs_groups={"actor": ("policy",), "critic": ("critic",)},
-        actor=network,
-        critic=network,
-        hyper={
-            "num_steps_per_env": 24,
-            "num_learning_epochs": 5,
-            "num_mini_batches": 4,
-            "init_std": 1.0,
-            "entropy_coef": 0.005,
-            "learning_rate": 1.0e-3,
-            "schedule": "adaptive",
-            "desired_kl": 0.02,
-            "clip_param": 0.2,
-            "gamma": 0.99,
-            "lam": 0.95,
-            "value_loss_coef": 1.0,
-            "max_grad_norm": 1.0,
-        },
-    )
-
-
 def tracking_owner(task: str, backend: str, **env: Any) -> OwnerCfg:
     """The configuration of a tracking task; the same on both backends."""
     return OwnerCfg(
         task=task,
         env=env_cfg(**env),
-        algo=algo_cfg(),
+        algo=ppo(),
         training=TrainingCfg(sim_backend=backend, num_envs=4096, iterations=3000, seed=1),
     )
 

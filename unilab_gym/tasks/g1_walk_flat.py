@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from unilab_gym.config import (
     ActionTermCfg,
-    AlgoCfg,
     CommandTermCfg,
     EnvCfg,
     EventTermCfg,
     MetricTermCfg,
-    NetworkCfg,
     ObservationGroupCfg,
     ObservationTermCfg,
     OwnerCfg,
@@ -35,6 +33,7 @@ from unilab_gym.mdp import (
     terminations,
 )
 from unilab_gym.registration import Outcome, Task
+from unilab_gym.tasks.learner import ppo
 
 SOLES = tuple(f"{side}_foot_contact_{i}" for side in ("left", "right") for i in range(4))
 CONTACT_MARGIN = 0.005
@@ -219,32 +218,6 @@ def env_cfg() -> EnvCfg:
     )
 
 
-def algo_cfg() -> AlgoCfg:
-    """PPO of rsl_rl."""
-    network = NetworkCfg(hidden_dims=(256, 128, 64), activation="elu", obs_normalization=True)
-    return AlgoCfg(
-        library="rsl_rl",
-        obs_groups={"actor": ("policy",), "critic": ("critic",)},
-        actor=network,
-        critic=network,
-        hyper={
-            "num_steps_per_env": 24,
-            "num_learning_epochs": 5,
-            "num_mini_batches": 4,
-            "init_std": 1.0,
-            "entropy_coef": 0.005,
-            "learning_rate": 1.0e-3,
-            "schedule": "adaptive",
-            "desired_kl": 0.02,
-            "clip_param": 0.2,
-            "gamma": 0.99,
-            "lam": 0.95,
-            "value_loss_coef": 1.0,
-            "max_grad_norm": 1.0,
-        },
-    )
-
-
 def owner(backend: str) -> OwnerCfg:
     """The task's configuration; the same on both backends.
 
@@ -253,7 +226,7 @@ def owner(backend: str) -> OwnerCfg:
     return OwnerCfg(
         task="UniLab/G1WalkFlat-v0",
         env=env_cfg(),
-        algo=algo_cfg(),
+        algo=ppo(),
         training=TrainingCfg(sim_backend=backend, num_envs=2048, iterations=2200, seed=1),
     )
 
