@@ -74,6 +74,14 @@ def test_a_skrl_agent_exports_its_mean_and_its_scaler(contract, tmp_path, clip):
     assert torch.equal(skrl_actor(policy)(obs), alone)
 
 
+def test_a_trained_skrl_policy_that_keeps_its_last_distribution_is_copied_all_the_same():
+    policy, obs = Gaussian(False), observations()
+    mean = policy.net(obs)
+    policy._g_distribution = torch.distributions.Normal(mean, policy.log_std.exp())
+    assert torch.equal(skrl_actor(Agent(policy))(obs), mean)
+    assert policy._g_distribution.mean is mean  # the learner still has it
+
+
 class Flatten(nn.Flatten):
     features_dim = D
 

@@ -77,7 +77,11 @@ def skrl_actor(agent_or_policy: Any) -> nn.Module:
         if isinstance(found, nn.Module):
             scaler = found
             break
-    return _SkrlActor(copy.deepcopy(policy), copy.deepcopy(scaler)).eval()
+    # A model keeps the distribution that it last sampled from, on the graph of that update: it is
+    # no part of the actor, and tensors on a graph cannot be copied.
+    sampled = {k: v for k, v in vars(policy).items() if k.endswith("_distribution")}
+    memo: dict[int, Any] = {id(value): None for value in sampled.values()}
+    return _SkrlActor(copy.deepcopy(policy, memo), copy.deepcopy(scaler)).eval()
 
 
 class _Standardize(nn.Module):
