@@ -50,7 +50,8 @@ def test_twenty_environments_made_and_closed_leave_nothing():
 
 
 CHILD = """
-import json, os, torch
+import json, os, signal, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
 from helpers.face import ACTIONS, make_go2
 threads = len(os.listdir("/proc/self/task"))
 env = make_go2(512, overrides={"sim.num_threads": 3})
