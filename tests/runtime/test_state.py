@@ -122,7 +122,9 @@ def unregistered(env):
 
 def unshared_changes(env, actions):
     """Paths of tensors without rows that changed in some steps and are not registered."""
-    known = {tensor.untyped_storage().data_ptr() for tensor in env.rt.state.shared.values()}
+    state = env.rt.state
+    known = (*state.shared.values(), *state.rows.values(), *state.scratch.values())
+    known = {tensor.untyped_storage().data_ptr() for tensor in known}
     found = {p: t for p, t in carriers(env).items() if p not in rows_of({p: t}, env.num_envs)}
     found = {p: t for p, t in found.items() if not any(part in p for part in ELSEWHERE)}
     before = {path: tensor.clone() for path, tensor in found.items()}

@@ -22,6 +22,7 @@ from unilab_gym.errors import ConfigError
 from unilab_gym.motion.clip import load_clip, motion_path, save_clip
 from unilab_gym.motion.convert import clip_from_qpos
 from unilab_gym.registration import load_task, owner_config
+from unilab_gym.runtime.rows import RowMask
 
 TRACKING = "G1MotionTracking"
 NO_STATE = "G1MotionTrackingNoState"
@@ -554,7 +555,7 @@ def test_observed_errors_are_zero_on_the_reference_frame(g1):
     last = command.library.lengths[0] - 1
     put_at(env, [last] * 30)  # stands on the last frame, which is its target
     rt = env.runtime.rt
-    rt.observations.compute_reset(torch.ones(30, dtype=torch.bool))
+    rt.observations.compute_reset(RowMask(torch.ones(30, dtype=torch.bool)))
     assert torch.allclose(observed(env, "anchor_pos_b"), torch.zeros(30, 3), atol=1e-4)
     identity = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 0.0]).expand(30, 6)
     assert torch.allclose(observed(env, "anchor_ori_b"), identity, atol=1e-3)

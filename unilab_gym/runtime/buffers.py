@@ -52,6 +52,8 @@ class FrameStack:
         key: Its name in a saved state.
         frames: The stack itself, where somebody owns it already.
         first: `[N, D]`, where the first frame of an episode is found; None takes the source.
+        pushed: Memory for what a push makes of the stack, and
+        filled: for what a fill makes of it; None takes memory of its own for both.
     """
 
     def __init__(
@@ -62,11 +64,16 @@ class FrameStack:
         key: str,
         frames: Tensor | None = None,
         first: Tensor | None = None,
+        *,
+        pushed: Tensor | None = None,
+        filled: Tensor | None = None,
     ) -> None:
         """Allocates and cuts the views that every push concatenates."""
         width = sum(block.width * block.frames for block in blocks)
         self.frames = ctx.zeros(width, key=key) if frames is None else frames
-        self._scratch = ctx.scratch(width, key=f"{key}/scratch")
+        if pushed is None or filled is None:
+            pushed = filled = ctx.scratch(width, key=f"{key}/scratch")
+        self._pushed, self._filled = pushed, filled
         first = source if first is None else first
         self._push: list[Tensor] = []
         self._fill: list[Tensor] = []
@@ -82,11 +89,11 @@ class FrameStack:
 
     def pushed(self) -> Tensor:
         """What the stack becomes with the source's frame: scratch memory, to be merged."""
-        return torch.cat(self._push, 1, out=self._scratch)
+        return torch.cat(self._push, 1, out=self._pushed)
 
     def filled(self) -> Tensor:
         """What the stack becomes where every frame is the first one: scratch memory."""
-        return torch.cat(self._fill, 1, out=self._scratch)
+        return torch.cat(self._fill, 1, out=self._filled)
 
 
 class Lags:
@@ -188,6 +195,7 @@ class DelayLine:
         lags: Drawn latencies, built.
         columns: Column of `lags` for each block; None where the latency is fixed.
         source: `[N, D]`, where each new frame is found: always the same tensor.
+        out: `[N, D]`, where the delayed frame goes; None takes memory of its own.
     """
 
     def __init__(
@@ -198,11 +206,12 @@ class DelayLine:
         lags: Lags,
         columns: Sequence[int | None],
         source: Tensor,
+        out: Tensor | None = None,
     ) -> None:
         """Allocates the stack and the index that reads it."""
         blocks = [Block(w, cfg.high + 1) for w, cfg in zip(widths, delays, strict=True)]
         self._stack = FrameStack(ctx, blocks, source, "delay/frames")
-        self.delayed = ctx.scratch(sum(widths), key="delay/delayed")
+        self.delayed = ctx.scratch(sum(widths), key="delay/delayed") if out is None else out
         """`[N, D]`, the frame that comes out: always the same tensor."""
         newest: list[int] = []
         steps: list[int] = []

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from unilab_gym.errors import ConfigError
+from unilab_gym.runtime.rows import RowMask, zero_columns
 
 _CHUNK = 64
 """Columns of one tensor; a wider request gets a tensor of its own."""
@@ -73,12 +74,23 @@ class StateRegistry:
         self.scratch[self._name(owner, key)] = tensor
         return tensor
 
+    def add_mask(self, owner: str, key: str, rows: Tensor) -> RowMask:
+        """The further forms of a mask `[N]`, which mean nothing between two calls.
+
+        Raises:
+            ConfigError: If the name is taken.
+        """
+        mask = RowMask(rows)
+        self.add_scratch(owner, f"{key}/kept", mask.kept)
+        self.add_scratch(owner, f"{key}/index", mask.index)
+        return mask
+
 
 class EpisodeCarriers:
     """Float columns that start every episode at 0, cleared by one operation.
 
-    Managers ask for columns while they are built; the columns lie side by side in one tensor, so
-    that a masked reset clears sums, returns and staged pushes of every manager at once.
+    Managers ask for columns while they are built; they lie in one tensor `[columns, N]`, so that a
+    masked reset clears sums, returns and staged pushes of every manager at once.
     """
 
     def __init__(
@@ -91,25 +103,26 @@ class EpisodeCarriers:
         self._num_envs = num_envs
         self._device = device
         self._register = register
-        self._tensors: list[Tensor] = []
+        self._tensors: list[Tensor] = []  # [columns, N]
+        self._words: list[Tensor] = []  # the same memory as 32-bit words
         self._used = 0
 
     def columns(self, width: int, key: str = "") -> Tensor:
         """A persistent view `[N, width]` of float32 zeros; it is saved under `key`."""
-        if not self._tensors or self._used + width > self._tensors[-1].shape[1]:
-            shape = (self._num_envs, max(width, _CHUNK))
-            self._tensors.append(torch.zeros(shape, device=self._device))
+        if not self._tensors or self._used + width > self._tensors[-1].shape[0]:
+            self._tensors.append(zero_columns(self._num_envs, max(width, _CHUNK), self._device))
             self._used = 0
         start, self._used = self._used, self._used + width
-        columns = self._tensors[-1][:, start : self._used]
-        return columns if self._register is None else self._register(key, columns)
+        view = self._tensors[-1][start : self._used].t()
+        return view if self._register is None else self._register(key, view)
 
     def trim(self) -> None:
         """Ends the allocation: unused columns of the last tensor are no longer cleared."""
         if self._tensors:
-            self._tensors[-1] = self._tensors[-1][:, : self._used]
+            self._tensors[-1] = self._tensors[-1][: self._used]
+        self._words = [tensor.view(torch.int32) for tensor in self._tensors]
 
-    def reset(self, mask: Tensor) -> None:
-        """Clears the rows where `mask` `[N]` is true."""
-        for tensor in self._tensors:
-            tensor.masked_fill_(mask.unsqueeze(1), 0.0)
+    def reset(self, rows: RowMask) -> None:
+        """Clears the chosen rows."""
+        for words in self._words:
+            words.bitwise_and_(rows.kept)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unilab_gym.backends.base import QUARANTINE, FaultBit
 from unilab_gym.runtime.carriers import StateRegistry
+from unilab_gym.runtime.rows import zero_columns
 
 __all__ = ["QUARANTINE", "FaultBit", "FaultMonitor", "FaultWatch", "fault_names"]
 
@@ -39,13 +40,13 @@ class FaultMonitor:
         """Rows that are quarantined in this step."""
         self.total = torch.zeros(len(FaultBit), dtype=torch.int64, device=device)
         """How often each cause was seen, in the order of `FaultBit`."""
-        self.flags = torch.zeros((num_envs, len(FaultBit)), dtype=torch.bool, device=device)
+        self._flag_rows = zero_columns(num_envs, len(FaultBit), device, torch.bool)
+        self.flags = self._flag_rows.t()
         """The word's bits of this step as columns `[N, bits]`."""
         bits = [int(bit) for bit in FaultBit]
-        self._bits = torch.tensor(bits, dtype=torch.int32, device=device)
+        self._bits = torch.tensor(bits, dtype=torch.int32, device=device).unsqueeze(1)
         quarantined = sum(bool(bit & QUARANTINE) for bit in FaultBit)
-        self._ending = self.flags[:, :quarantined]
-        self._word_column = self.word.unsqueeze(1)
+        self._ending = self._flag_rows[:quarantined]
         # One comparison serves all checks: `checks < limits` holds where nothing is wrong and is
         # false for NaN. A non-finite state fails both of its columns: ABSURD + (NONFINITE -
         # ABSURD) leaves NONFINITE.
@@ -57,8 +58,9 @@ class FaultMonitor:
             FaultBit.STATE_NONFINITE - FaultBit.STATE_ABSURD,
             FaultBit.REWARD_NONFINITE,
         ]
-        self._limits = torch.tensor(limits, device=device)
-        self._codes = torch.tensor([int(code) for code in codes], dtype=torch.int32, device=device)
+        self._limits = torch.tensor(limits, device=device).unsqueeze(1)
+        numbers = [[int(code)] for code in codes]
+        self._codes = torch.tensor(numbers, dtype=torch.int32, device=device)
         self._action = torch.zeros(num_envs, device=device)
 
     def register(self, state: StateRegistry) -> None:
@@ -84,15 +86,15 @@ class FaultMonitor:
             ignore: Rows `[N]` bool whose step does not count, or None.
         """
         worst = state.abs().amax(1)  # a maximum norm would be five times as slow
-        checks = torch.stack((self._action, worst, worst, reward.abs()), 1)
+        checks = torch.stack((self._action, worst, worst, reward.abs()))
         wrong = (checks < self._limits).logical_not_()
-        torch.sum(wrong * self._codes, 1, dtype=torch.int32, out=self.word)
+        torch.sum(wrong * self._codes, 0, dtype=torch.int32, out=self.word)
         self.word.bitwise_or_(engine)
         if ignore is not None:
             self.word.masked_fill_(ignore, 0)
-        torch.ne(self._word_column & self._bits, 0, out=self.flags)
-        torch.any(self._ending, 1, out=self.bad)
-        self.total.add_(self.flags.sum(0))
+        torch.ne(self.word & self._bits, 0, out=self._flag_rows)
+        torch.any(self._ending, 0, out=self.bad)
+        self.total.add_(self._flag_rows.sum(1))
 
 
 class Event(Protocol):

@@ -45,16 +45,20 @@ class EpisodeLog:
             *(f"fault/{bit.name.lower()}" for bit in FaultBit if bit.name),
         )
         self._own = ctx.carriers.columns(2, "episode")
+        self._parts = [self._own.t(), terminations.flags.t(), faults.flags.t()]
         self.returns = self._own[:, 0]
         """Undiscounted return of the running episode `[N]`."""
         self.length = self._own[:, 1]
         """Steps since the reset `[N]`: unlike the time limit's counter nobody can set it."""
-        self._length_column = self._own[:, 1:]
         # Columns: whether a row has metrics (none: left out), the named ones, whether it ended.
         first = 1 if metrics.names else 0
         count = len(self.names)
-        self._all = ctx.zeros(first + count + 1, key="packed")
-        self.packed = self._all[:, first:-1]
+        packed = ctx.columns(first + count + 1, key="packed")
+        self._all = packed.t()
+        self._words = self._all.view(torch.int32)
+        self._chosen = torch.zeros_like(self._words)
+        self._chosen_values = self._chosen.view(torch.float32)
+        self.packed = packed[:, first:-1]
         """The named columns of this step's boundary, for every row `[N, L]`."""
         # A mean divides by the number of rows that have a figure: that column's total.
         counted = [0] * len(metrics.names) + [first + count] * (count - len(metrics.names))
@@ -64,22 +68,20 @@ class EpisodeLog:
         for number, name in enumerate((*self.names, "episode/ended")):
             ctx.frame.provide(LogValue(name), self._held[number])
         self._named = slice(first, first + count)
-        self._zero = torch.zeros((), device=ctx.device)
+        self._no_bits = torch.zeros(1, dtype=torch.int32, device=ctx.device)
+        ctx.state.add_scratch("log", "chosen", self._chosen.t())
 
     def compute(self, done: Tensor) -> None:
         """Packs the boundary and reduces the rows that end in this step, `done` `[N]` bool."""
         self._own.add_(self._rewards.accrued)
-        parts = (
-            self._rewards.sums / (self._length_column * self._dt),
-            self._own,
-            self._terminations.flags,
-            self._faults.flags,
-            done.unsqueeze(1),
-        )
+        rates = self._rewards.sums.t() / (self.length * self._dt)
+        parts = (rates, *self._parts, done.unsqueeze(0))
         if self._metrics.names:
-            parts = (self._metrics.episode_values(), *parts)
-        torch.cat(parts, 1, out=self._all)
-        totals = torch.where(done.unsqueeze(1), self._all, self._zero).nansum(0)
+            parts = (self._metrics.episode_values().t(), *parts)
+        torch.cat(parts, out=self._all)
+        # An AND with the bits of ended rows: a float times 0 would keep NaN.
+        torch.bitwise_and(self._words, torch.add(self._no_bits, done, alpha=-1), out=self._chosen)
+        totals = self._chosen_values.nansum(1)
         counts = totals.index_select(0, self._counted)
         mean = totals[self._named] / counts  # NaN where there are none: the next line passes by
         torch.where(counts > 0, mean, self._means, out=self._means)

@@ -27,6 +27,7 @@ from unilab_gym.runtime.managers.rewards import RewardManager
 from unilab_gym.runtime.managers.terminations import TerminationManager
 from unilab_gym.runtime.receipts import ReceiptLedger
 from unilab_gym.runtime.rng import ManagerRng
+from unilab_gym.runtime.rows import RowMask
 
 
 @dataclass
@@ -53,8 +54,18 @@ class Runtime:
     episode_step: Tensor  # [N] int64
     recorders: RecorderManager = field(init=False)
     """Built last: it looks at what the others carry, and may hold files."""
+    faulty: RowMask = field(init=False)
+    void: RowMask = field(init=False)
+    """Rows whose step counts for nothing: faulty, or restarting."""
     ring: FaultRing | None = None
     """Past steps for dumps, where the config asks for them."""
+
+    def __post_init__(self) -> None:
+        """Allocates the masks."""
+        bad = self.faults.bad
+        self.faulty = self.state.add_mask("env", "rows/faulty", bad)
+        void = self.state.add_scratch("env", "rows/void", torch.zeros_like(bad))
+        self.void = self.state.add_mask("env", "rows/void", void)
 
 
 def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
@@ -82,7 +93,10 @@ def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
     rt.faults.finish(rt.backend.faults(), _state(rt.views), rt.rewards.compute(), restart)
     if rt.ring is not None:
         rt.ring.finish(rt.faults.word)
-    void = rt.faults.bad if restart is None else rt.faults.bad | restart
+    faulty = void = rt.faulty.refresh()
+    if restart is not None:
+        torch.logical_or(faulty.rows, restart, out=rt.void.rows)
+        void = rt.void.refresh()
     rt.rewards.finish(void)
     rt.terminations.finish(rt.faults.bad, restart)
     rt.metrics.compute(void)
@@ -92,8 +106,10 @@ def advance(rt: Runtime, action: Tensor, restart: Tensor | None = None) -> None:
     rt.frame.commands_changed()
     rt.events.update()
     # A faulty row's state is meaningless: it keeps the observation of the boundary before.
-    rt.observations.compute(keep=rt.faults.bad)
-    rt.recorders.post_step()
+    rt.observations.compute(keep=faulty)
+    if rt.recorders.terms:
+        rt.observations.publish()
+        rt.recorders.post_step()
 
 
 def _state(views: StateViews) -> Tensor:
@@ -102,12 +118,13 @@ def _state(views: StateViews) -> Tensor:
     return torch.cat((views.qpos, views.qvel), 1)
 
 
-def masked_reset(rt: Runtime, mask: Tensor, start: Tensor | None = None) -> None:
-    """New episodes in the rows where `mask` `[N]` is true; every other row stays as it is.
+def masked_reset(rt: Runtime, rows: RowMask, start: Tensor | None = None) -> None:
+    """New episodes in the chosen rows; every other row stays as it is.
 
     Always at full width: an empty, a partial and a full mask take the same path. Episodes begin
     where events and commands say, or at the engine rows `start` `[N, nstate]`.
     """
+    mask = rows.refresh().rows
     rt.recorders.pre_reset(mask)
     payload = rt.events.stage_reset()
     rt.commands.stage_reset(payload)
@@ -118,8 +135,8 @@ def masked_reset(rt: Runtime, mask: Tensor, start: Tensor | None = None) -> None
         rt.receipts.accept(rt.backend.set_state(start, mask))
     rt.frame.advance()  # Frame B: only what observations declare is refreshed
     rt.episode_step.masked_fill_(mask, 0)
-    rt.carriers.reset(mask)
-    rt.actions.reset(mask)
+    rt.carriers.reset(rows)
+    rt.actions.reset(rows)
     rt.rewards.reset(mask)
     rt.metrics.reset(mask)
     rt.commands.reset(mask)
@@ -127,6 +144,6 @@ def masked_reset(rt: Runtime, mask: Tensor, start: Tensor | None = None) -> None
     rt.frame.commands_changed()
     rt.events.reset(mask)
     rt.observations.reset(mask)
-    rt.observations.compute_reset(mask)
+    rt.observations.compute_reset(rows)
     rt.rng.start_episode(mask)
     rt.recorders.post_reset(mask)

@@ -29,6 +29,7 @@ from unilab_gym.mdp.actions import (
 )
 from unilab_gym.runtime.managers.actions import ActionManager, resolve_actions
 from unilab_gym.runtime.reads import ActuatorForce, JointPos
+from unilab_gym.runtime.rows import RowMask
 from unilab_gym.runtime.term import term
 
 SERVO = '<position name="servo" joint="hinge" kp="20" kv="2" forcerange="-20 20"/>'
@@ -215,7 +216,7 @@ def test_a_delayed_action_arrives_later_and_last_action_does_not_wait():
         "now": cfg(joints=("knee", "toe"), box=9.0, offset=0.0),
     }
     _, actions = manager(2, terms)
-    actions.reset(torch.tensor([True, True]))
+    actions.reset(RowMask(torch.tensor([True, True])))
     late = []
     for step in (1.0, 2.0, 3.0, 4.0):
         actions.process(torch.full((2, 3), step))
@@ -223,7 +224,7 @@ def test_a_delayed_action_arrives_later_and_last_action_does_not_wait():
         assert actions.ctrl[:, [0, 2]].tolist() == [[step] * 2] * 2  # knee, toe
         late.append(actions.ctrl[:, 1].tolist())
         if step == 3.0:
-            actions.reset(torch.tensor([False, True]))  # row 1 forgets what is on its way
+            actions.reset(RowMask(torch.tensor([False, True])))  # row 1 forgets what is on its way
     assert late == [[0.0, 0.0], [0.0, 0.0], [10.0, 10.0], [20.0, 0.0]]
 
 
@@ -233,7 +234,7 @@ def test_latencies_of_actions_are_drawn_at_each_reset():
     every = torch.ones(400, dtype=torch.bool)
     lags = []
     for _ in range(2):
-        actions.reset(every)
+        actions.reset(RowMask(every))
         for step in range(1, 6):
             actions.process(torch.full((400, 1), float(step)))
         lags.append(5 - actions.ctrl[:, 1])
@@ -252,7 +253,7 @@ def test_action_terms_can_share_a_latency_or_draw_it_anew():
         "b": cfg(joints=("toe",), delay=bus, offset=0.0, box=99.0),
     }
     ctx, actions = manager(100, terms)
-    actions.reset(torch.ones(100, dtype=torch.bool))
+    actions.reset(RowMask(torch.ones(100, dtype=torch.bool)))
     lags = []
     for step in range(1, 12):
         ctx.rng.advance()

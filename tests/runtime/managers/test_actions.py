@@ -13,6 +13,7 @@ from unilab_gym.mdp import observations
 from unilab_gym.mdp.actions import JointPositionAction
 from unilab_gym.runtime.managers.actions import ActionManager, resolve_actions
 from unilab_gym.runtime.reads import Action, ActuatorForce
+from unilab_gym.runtime.rows import RowMask
 from unilab_gym.runtime.term import term
 
 
@@ -112,7 +113,7 @@ def test_history_holds_the_clamped_action_newest_first_and_forgets_at_a_reset():
     torch.testing.assert_close(newest[0], torch.tensor([0.4, 0.0, 1.0]))
     torch.testing.assert_close(previous[1], torch.tensor([-0.3, 0.0, 1.0]))
     torch.testing.assert_close(oldest[:, 0], torch.tensor([0.2, -0.2]))
-    actions.reset(torch.tensor([False, True]))
+    actions.reset(RowMask(torch.tensor([False, True])))
     assert all(not value[1].any() for value in (newest, previous, oldest))
     torch.testing.assert_close(oldest[0, 0], torch.tensor(0.2))
 

@@ -17,6 +17,7 @@ from unilab_gym.config import ObservationGroupCfg, UniformNoiseCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.mdp import observations
 from unilab_gym.runtime.reads import EpisodeStep
+from unilab_gym.runtime.rows import RowMask
 from unilab_gym.runtime.term import Term, term
 
 NOISE = UniformNoiseCfg(low=-0.25, high=0.25)
@@ -157,7 +158,9 @@ def test_noise_of_step_and_reset_differs_and_never_repeats(tmp_path):
 def test_kept_rows_hold_the_boundary_before(tmp_path):
     env = stepped(tmp_path, groups(k=obs_term(step_counter)), steps=3)
     env.rt.episode_step.fill_(9)
-    env.rt.observations.compute(keep=torch.tensor([True, False, False, True]))
+    env.rt.observations.compute(keep=RowMask(torch.tensor([True, False, False, True])))
+    assert env.state.final_obs["policy"].flatten().tolist() == [3.0, 9.0, 9.0, 3.0]
+    env.rt.observations.publish()
     assert env.state.obs["policy"].flatten().tolist() == [3.0, 9.0, 9.0, 3.0]
     env.close()
 
@@ -165,7 +168,7 @@ def test_kept_rows_hold_the_boundary_before(tmp_path):
 def test_after_a_reset_only_masked_rows_are_observed(tmp_path):
     env = stepped(tmp_path, groups(k=obs_term(step_counter)), steps=3)
     env.rt.episode_step.fill_(9)
-    env.rt.observations.compute_reset(torch.tensor([True, False, False, True]))
+    env.rt.observations.compute_reset(RowMask(torch.tensor([True, False, False, True])))
     assert env.state.obs["policy"].flatten().tolist() == [9.0, 3.0, 3.0, 9.0]
     env.close()
 

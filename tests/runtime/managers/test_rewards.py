@@ -20,6 +20,7 @@ from unilab_gym.config import ObservationGroupCfg, ObservationTermCfg, RewardTer
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.managers.rewards import RewardManager
 from unilab_gym.runtime.reads import RewardSum
+from unilab_gym.runtime.rows import RowMask
 from unilab_gym.runtime.term import term
 
 
@@ -110,8 +111,9 @@ def test_sums_are_offered_to_terms(tmp_path):
 def test_a_reset_starts_masked_sums_anew():
     ctx = context(3)
     rewards = RewardManager(ctx, TWO)
+    ctx.carriers.trim()
     rewards.sums.fill_(5.0)
-    ctx.carriers.reset(torch.tensor([True, False, True]))
+    ctx.carriers.reset(RowMask(torch.tensor([True, False, True])))
     assert rewards.sums.tolist() == [[0.0, 0.0], [5.0, 5.0], [0.0, 0.0]]
 
 

@@ -92,9 +92,16 @@ class Corruption:
 
     def add(self, values: Tensor, phase: str) -> None:
         """Adds this boundary's noise and the episode's bias to `[N, D]`, in place."""
-        if self._has_noise:
-            for start, noise in self._noise[phase].runs():
-                values[:, start : start + noise.shape[1]].add_(noise)
+        for start, noise in self.noise(phase):
+            values[:, start : start + noise.shape[1]].add_(noise)
+        self.add_bias(values)
+
+    def noise(self, phase: str) -> list[tuple[int, Tensor]]:
+        """(first column, noise `[N, width]`) of this boundary."""
+        return self._noise[phase].runs() if self._has_noise else []
+
+    def add_bias(self, values: Tensor) -> None:
+        """Adds the episode's bias to `[N, D]`, in place."""
         for start, bias in self._bias_runs:
             values[:, start : start + bias.shape[1]].add_(bias)
 

@@ -21,6 +21,7 @@ from unilab_gym.errors import ConfigError
 from unilab_gym.model_index import ModelIndex
 from unilab_gym.runtime.buffers import DelayLine, Lags
 from unilab_gym.runtime.reads import Action, JointPos
+from unilab_gym.runtime.rows import RowMask
 from unilab_gym.runtime.term import ActionSpec, BuildContext, TermFrame, full_params, told
 
 _ORDERS = 3
@@ -86,6 +87,7 @@ class ActionManager:
         self._all = columns == list(range(ctx.index.nu))
         self._columns = ctx.tensor(columns, dtype=torch.int64)
         self._history = ctx.zeros(_ORDERS, self.width, key="history")
+        self._history_words = self._history.view(torch.int32)
         self._target = self.ctrl if self._all else ctx.scratch(self.width, key="target")
         self._orders = 1
         for order_ in range(_ORDERS):
@@ -168,10 +170,10 @@ class ActionManager:
         self._line.push()
         return self._line.delayed
 
-    def reset(self, mask: Tensor) -> None:
-        """Masked rows forget their past actions and draw their latency."""
-        self._history[:, : self._orders].masked_fill_(mask.view(-1, 1, 1), 0.0)
+    def reset(self, rows: RowMask) -> None:
+        """The chosen rows forget their past actions and draw their latency."""
+        self._history_words[:, : self._orders].bitwise_and_(rows.kept.view(-1, 1, 1))
         if self._line is not None:
-            self._line.clear(mask.unsqueeze(1))
-            if self._lags.reset(mask):
+            self._line.clear(rows.column)
+            if self._lags.reset(rows.rows):
                 self._line.read_lags()

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from unilab_gym.config import MetricTermCfg
 from unilab_gym.errors import ConfigError
+from unilab_gym.runtime.rows import RowMask
 from unilab_gym.runtime.term import BuildContext, bind_term, check_idle, check_value
 
 _REDUCTIONS = ("mean", "sum", "max", "last")
@@ -41,8 +42,10 @@ class MetricsManager:
         self._adds = self._means + kinds.count("sum")
         self._maxes = self._adds + kinds.count("max")
         # Column 0 counts the good steps: it is reduced like the metrics, at no operation.
-        self._block = ctx.zeros(1 + len(ordered), key="step_values")
-        self._one = ctx.tensor(1.0)
+        self._block = ctx.columns(1 + len(ordered), key="step_values")
+        self._rows = self._block.t()
+        self._words = self._rows.view(torch.int32)
+        self._one = ctx.scratch(key="one").fill_(1.0)
         self.step_values = self._block[:, 1:]
         """Values of this step `[N, M]`; 0 in faulty rows, where they do not count."""
         self._kept = ctx.carriers.columns(1 + len(ordered), "kept")
@@ -54,16 +57,18 @@ class MetricsManager:
         for term in self._terms:
             check_value(term, self.step_values.shape[0])
 
-    def compute(self, bad: Tensor) -> None:
-        """Takes one step into the reductions; faulty rows, `bad` `[N]` bool, are left out."""
+    def compute(self, void: RowMask) -> None:
+        """Takes one step into the reductions; the chosen rows are left out."""
         if not self._terms:
             return
-        bad = bad.unsqueeze(1)
-        one = self._one.expand(bad.shape[0])
-        torch.stack([one, *(term() for term in self._terms)], 1, out=self._block)
-        self._block.masked_fill_(bad, 0.0)
+        torch.stack([self._one, *(term() for term in self._terms)], out=self._rows)
+        self._words.bitwise_and_(void.kept)
         kept, values, width = self._kept, self._block, self._block.shape[1]
         adds, maxes = 1 + self._adds, 1 + self._maxes
+        if width == adds:
+            kept.add_(values)
+            return
+        bad = void.column
         kept[:, :adds].add_(values[:, :adds])
         if maxes > adds:
             block = kept[:, adds:maxes]

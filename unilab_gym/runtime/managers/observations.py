@@ -7,11 +7,21 @@ boundary: `[N, D]`, or `[N, H, D]` where its history is not flattened.
 
 Boundaries: after physics every row takes one frame in. After a reset the masked rows forget, and
 each of their frames is the first one of the new episode; other rows take nothing in.
+
+A group's memory is four blocks of N rows::
+
+    step's frame | observation | boundary's observation | reset's frame
+    `------ pick at Frame A ---^---->  ^------ pick at Frame B ------'
+                        ^-------------------'
+
+At Frame A each row of the boundary's observation is picked out of the first two blocks: the new
+frame, or in faulty rows the observation as it was. At Frame B each row of the observation is picked
+out of the last two. So the terminal observation is kept without a copy of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +39,7 @@ from unilab_gym.config import (
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.buffers import Block, DelayLine, FrameStack, Lags
 from unilab_gym.runtime.managers._noise import Column, Corruption
+from unilab_gym.runtime.rows import RowMask
 from unilab_gym.runtime.term import BoundTerm, BuildContext, bind_term, check_value
 
 
@@ -69,6 +80,7 @@ class _Group:
         self.terms: list[ObservationTermInfo] = []
         self.keys: list[str] = []
         self._lag_columns: list[int | None] = []
+        self._moves: dict[str, list[tuple[Tensor, Tensor, Tensor | None]]] = {}
 
     def add(self, ctx: BuildContext, lags: Lags, name: str, key: str, width: int) -> None:
         """Appends a term and registers the draw of its delay."""
@@ -90,33 +102,89 @@ class _Group:
         self.keys.append(key)
         self._lag_columns.append(column)
 
-    def finish(self, ctx: BuildContext, lags: Lags) -> None:
-        """Allocates what the group needs; what no term asks for is not there."""
+    @property
+    def clean(self) -> bool:
+        """Whether its frame is the terms' values and nothing else."""
+        return self._corruption is None and self._low is None and self._scale is None
+
+    def starts_like(self, other: _Group) -> bool:
+        """Whether its terms are the first ones of another group."""
+        return self.keys == other.keys[: len(self.keys)]
+
+    def bind(self, ctx: BuildContext) -> None:
+        """Registers its draws."""
+        with ctx.owned(f"observations/{self.name}"):
+            self._corruption = self._corrupted(ctx)
+            self._bind_clip_and_scale(ctx)
+
+    def finish(self, ctx: BuildContext, lags: Lags, source: _Group | None) -> None:
+        """Allocates what the group needs; what no term asks for is not there.
+
+        Args:
+            ctx: The build context.
+            lags: Drawn latencies, built.
+            source: A clean group whose frame starts with this one's values, or None.
+        """
         with ctx.owned(f"observations/{self.name}"):
             self._allocate(ctx, lags)
+        width = sum(term.width for term in self.terms)
+        self._source = None
+        if source is not None:
+            self._source = {p: frame[:, :width] for p, frame in source.fresh.items()}
 
     def _allocate(self, ctx: BuildContext, lags: Lags) -> None:
         widths = [term.width for term in self.terms]
-        fresh = ctx.scratch(sum(widths), key="scratch")
-        self._scratch = fresh
-        self._corruption = self._corrupted(ctx)
-        self._bind_clip_and_scale(ctx)
-        self._line = None
-        if any(term.delay.high for term in self.terms):
-            delays = [term.delay for term in self.terms]
-            self._line = DelayLine(ctx, widths, delays, lags, self._lag_columns, fresh)
-        self._history = None
+        delayed = any(term.delay.high for term in self.terms)
         if self.cfg.flatten:
             blocks = [Block(term.width, max(term.history, 1)) for term in self.terms]
             self.shape: tuple[int, ...] = (sum(block.width * block.frames for block in blocks),)
         else:
             blocks = [Block(sum(widths), self.terms[0].history)]
             self.shape = (blocks[0].frames, blocks[0].width)
-        self._flat = ctx.zeros(sum(b.width * b.frames for b in blocks), key="buffer")
-        self.buffer = self._flat.view(ctx.num_envs, *self.shape)
-        if any(block.frames > 1 for block in blocks):
+        stacked = any(block.frames > 1 for block in blocks)
+        step_frame, reset_frame = self._blocks(ctx, sum(b.width * b.frames for b in blocks))
+        # Where this boundary's values go: straight into the frame where nothing follows.
+        if stacked:
+            fresh = ctx.scratch(sum(widths), key="fresh")
+            self.fresh = {"step": fresh, "reset": fresh}
+        elif delayed:
+            fresh = reset_frame
+            self.fresh = {"step": fresh, "reset": fresh}
+        else:
+            fresh = step_frame
+            self.fresh = {"step": step_frame, "reset": reset_frame}
+        self._line = self._history = None
+        if delayed:
+            delays = [term.delay for term in self.terms]
+            out = None if stacked else step_frame
+            self._line = DelayLine(ctx, widths, delays, lags, self._lag_columns, fresh, out)
+        if stacked:
             source = fresh if self._line is None else self._line.delayed
-            self._history = FrameStack(ctx, blocks, source, "history", self._flat, first=fresh)
+            self._history = FrameStack(
+                ctx,
+                blocks,
+                source,
+                "history",
+                self._flat,
+                first=fresh,
+                pushed=step_frame,
+                filled=reset_frame,
+            )
+
+    def _blocks(self, ctx: BuildContext, width: int) -> tuple[Tensor, Tensor]:
+        """Allocates the group's memory; returns the blocks of both frames."""
+        n, name = ctx.num_envs, self.name
+        memory = torch.zeros((4 * n, width), device=ctx.device)
+        step, reset = memory[:n], memory[3 * n :]
+        self._flat, self._boundary = memory[n : 2 * n], memory[2 * n : 3 * n]
+        self._at_step, self._at_reset = memory[: 2 * n], memory[2 * n :]
+        ctx.state.add_rows(ctx.owner, "buffer", self._flat)
+        ctx.state.add_rows("env", f"final_obs/{name}", self._boundary)
+        ctx.state.add_scratch(ctx.owner, "frame/step", step)
+        ctx.state.add_scratch(ctx.owner, "frame/reset", reset)
+        self.buffer = self._flat.view(n, *self.shape)
+        self.boundary = self._boundary.view(n, *self.shape)
+        return step, reset
 
     def _corrupted(self, ctx: BuildContext) -> Corruption | None:
         columns: dict[str, list[Column]] = {"noise": [], "bias": []}
@@ -154,33 +222,60 @@ class _Group:
 
     def _fresh(self, values: Mapping[str, Tensor], phase: str) -> Tensor:
         """This boundary's frame `[N, D]`, always in the same memory."""
-        fresh = torch.cat([values[key] for key in self.keys], 1, out=self._scratch)
-        if self._corruption is not None:
-            self._corruption.add(fresh, phase)
+        fresh = self.fresh[phase]
+        if self._source is not None:
+            self._derive(phase)
+        else:
+            torch.cat([values[key] for key in self.keys], 1, out=fresh)
+            if self._corruption is not None:
+                self._corruption.add(fresh, phase)
         if self._low is not None:
             torch.clamp(fresh, self._low, self._high, out=fresh)
         if self._scale is not None:
             fresh.mul_(self._scale)
         return fresh
 
-    def observe(self, values: Mapping[str, Tensor], keep: Tensor) -> None:
-        """Takes a frame in, except in the rows `[N, 1]` that are kept."""
-        frame = self._fresh(values, "step")
-        if self._line is not None:
-            self._line.push(keep)
-            frame = self._line.delayed
-        if self._history is not None:
-            frame = self._history.pushed()
-        torch.where(keep, self._flat, frame, out=self._flat)
+    def _derive(self, phase: str) -> None:
+        """Takes the values from the source's frame, with the noise in the same operations."""
+        assert self._source is not None
+        moves = self._moves.get(phase)
+        if moves is None:  # the views of all later steps; draws exist from the first one on
+            source, fresh = self._source[phase], self.fresh[phase]
+            runs = [] if self._corruption is None else self._corruption.noise(phase)
+            moves = self._moves[phase] = _moves(source, fresh, runs)
+        for target, value, noise in moves:
+            if noise is None:
+                target.copy_(value)
+            else:
+                torch.add(value, noise, out=target)
+        if self._corruption is not None:
+            self._corruption.add_bias(self.fresh[phase])
 
-    def observe_reset(self, values: Mapping[str, Tensor], mask: Tensor) -> None:
-        """Masked rows `[N, 1]` forget and start with this frame."""
-        frame = self._fresh(values, "reset")
+    def observe(self, values: Mapping[str, Tensor], keep: RowMask) -> None:
+        """Takes a frame in, except in the chosen rows."""
+        self._fresh(values, "step")
         if self._line is not None:
-            self._line.fill(mask)
+            self._line.push(keep.column)
         if self._history is not None:
-            frame = self._history.filled()
-        torch.where(mask, frame, self._flat, out=self._flat)
+            self._history.pushed()
+        torch.index_select(self._at_step, 0, keep.index, out=self._boundary)
+
+    def observe_reset(self, values: Mapping[str, Tensor], rows: RowMask) -> None:
+        """The chosen rows forget and start with this frame."""
+        self._fresh(values, "reset")
+        if self._line is not None:
+            self._line.fill(rows.column)
+        if self._history is not None:
+            self._history.filled()
+        torch.index_select(self._at_reset, 0, rows.index, out=self._flat)
+
+    def publish(self) -> None:
+        """The boundary's observation becomes the group's, where no reset follows."""
+        self._flat.copy_(self._boundary)
+
+    def recall(self) -> None:
+        """The group's observation becomes the boundary's, where no step came before."""
+        self._boundary.copy_(self._flat)
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows draw what an episode keeps."""
@@ -221,8 +316,22 @@ class ObservationManager:
             self._groups[group_name] = group
         self._lags.build(ctx, "observations")
         for group in self._groups.values():
-            group.finish(ctx, self._lags)
+            group.bind(ctx)
+        self._order = self._finish(ctx)
         self._updated = [term for term in self._terms.values() if term.has_update]
+
+    def _finish(self, ctx: BuildContext) -> list[_Group]:
+        """Allocates every group; returns them with sources before those that follow them."""
+        order: list[_Group] = []
+        sources: list[_Group] = []
+        groups = self._groups.values()
+        for group in sorted(groups, key=lambda g: (not g.clean, -len(g.keys))):
+            source = next((other for other in sources if group.starts_like(other)), None)
+            group.finish(ctx, self._lags, source)
+            order.append(group)
+            if group.clean and source is None:
+                sources.append(group)
+        return order
 
     @property
     def widths(self) -> dict[str, int]:
@@ -239,6 +348,11 @@ class ObservationManager:
         """Observations of the last boundary, persistent `[N, *shape]` per group."""
         return {name: group.buffer for name, group in self._groups.items()}
 
+    @property
+    def boundaries(self) -> dict[str, Tensor]:
+        """Observations after the last step's physics, before any reset: as `buffers`."""
+        return {name: group.boundary for name, group in self._groups.items()}
+
     def layout(self, group: str) -> list[ObservationTermInfo]:
         """Terms of a group in order."""
         return list(self._groups[group].terms)
@@ -252,23 +366,31 @@ class ObservationManager:
     def _values(self) -> dict[str, Tensor]:
         return {key: _columns(term) for key, term in self._terms.items()}
 
-    def compute(self, keep: Tensor) -> None:
-        """Observes a boundary; rows where `keep` `[N]` is true hold their last observation."""
+    def compute(self, keep: RowMask) -> None:
+        """Observes a boundary, into `boundaries`; chosen rows hold their last observation."""
         for term in self._updated:
             term.update()
         if self._lags.advance():
             self._read_lags()
         values = self._values()
-        keep = keep.unsqueeze(1)
-        for group in self._groups.values():
+        for group in self._order:
             group.observe(values, keep)
 
-    def compute_reset(self, mask: Tensor) -> None:
-        """Observes the boundary after a reset, into the masked rows only."""
+    def compute_reset(self, rows: RowMask) -> None:
+        """Observes the boundary after a reset in the chosen rows; `buffers` are complete then."""
         values = self._values()
-        mask = mask.unsqueeze(1)
-        for group in self._groups.values():
-            group.observe_reset(values, mask)
+        for group in self._order:
+            group.observe_reset(values, rows)
+
+    def publish(self) -> None:
+        """Shows the boundary's observations as they are, where no reset follows."""
+        for group in self._order:
+            group.publish()
+
+    def recall(self) -> None:
+        """Before a reset that does not follow a step: its other rows keep what they show."""
+        for group in self._order:
+            group.recall()
 
     def reset(self, mask: Tensor) -> None:
         """Resets terms with state, and draws what an episode keeps: bias and latencies."""
@@ -288,4 +410,21 @@ def _columns(term: BoundTerm) -> Tensor:
     value = term()
     if value.dim() != 2:
         value = value.unsqueeze(1) if value.dim() == 1 else value.flatten(1)
-    return value
+    # One dtype: a concatenation that converts copies every part by itself.
+    return value if value.dtype == torch.float32 else value.to(torch.float32)
+
+
+def _moves(
+    source: Tensor, target: Tensor, runs: Sequence[tuple[int, Tensor]]
+) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+    """(where to, value, noise or None) for runs of columns that cover `[N, D]`."""
+    moves: list[tuple[Tensor, Tensor, Tensor | None]] = []
+    column = 0
+    for start, noise in runs:
+        if start > column:
+            moves.append((target[:, column:start], source[:, column:start], None))
+        column = start + noise.shape[1]
+        moves.append((target[:, start:column], source[:, start:column], noise))
+    if column < target.shape[1]:
+        moves.append((target[:, column:], source[:, column:], None))
+    return moves

@@ -15,6 +15,7 @@ from torch import Tensor
 from unilab_gym.config import RewardTermCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.reads import RewardSum
+from unilab_gym.runtime.rows import PairSum, RowMask
 from unilab_gym.runtime.term import BuildContext, bind_term, check_idle, check_value
 
 
@@ -45,18 +46,24 @@ class RewardManager:
         self.names = tuple(active)
         weights = [cfg.weight * self._dt for cfg in active.values()]
         self._weights = ctx.shared(weights, key="weights") if moved else ctx.tensor(weights)
+        self._weight_column = self._weights.unsqueeze(1)
         # Where a curriculum moves a weight, its column is written anew in each step.
         columns = {name: self._weights[column] for column, name in enumerate(active)}
         self._moved = [(weight, columns[name]) for name, weight in moved.items()]
-        self.values = ctx.zeros(len(active), key="values")
+        self.values = ctx.columns(len(active), key="values")
         """Unweighted values of this step."""
-        self._step = ctx.zeros(len(active), key="step")  # weight x value x dt
+        self._step = ctx.columns(len(active), key="step")  # weight x value x dt
+        # Terms are rows of the memory: they lie together.
+        self._value_rows, self._step_rows = self.values.t(), self._step.t()
+        self._step_words = self._step_rows.view(torch.int32)
         self.sums = ctx.carriers.columns(len(active), "sums")
         """Sum of weight x value x dt over the running episode."""
-        self.accrued = ctx.zeros(2, key="accrued")
+        self.accrued = ctx.columns(2, key="accrued")
         """What a step adds to an episode: (reward, 1 step)."""
         self.accrued[:, 1] = 1.0
         self.reward = self.accrued[:, 0]
+        half = ctx.scratch_columns(len(active) // 2, key="half")
+        self._sum = PairSum(self._step_rows, self.reward, half.t())
         for column, name in enumerate(self.names):
             ctx.frame.provide(RewardSum(name), self.sums[:, column])
 
@@ -74,16 +81,16 @@ class RewardManager:
         """The step's reward `[N]`, before faulty rows are cleared."""
         if not self._terms:
             return self.reward
-        torch.stack([term() for term in self._terms], 1, out=self.values)
+        torch.stack([term() for term in self._terms], out=self._value_rows)
         for weight, column in self._moved:
             torch.mul(weight, self._dt, out=column)
-        torch.mul(self.values, self._weights, out=self._step)
-        return torch.sum(self._step, 1, out=self.reward)
+        torch.mul(self._value_rows, self._weight_column, out=self._step_rows)
+        return self._sum()
 
-    def finish(self, bad: Tensor) -> None:
-        """Clears faulty rows and adds the step to the sums."""
-        self.reward.masked_fill_(bad, 0.0)
-        self._step.masked_fill_(bad.unsqueeze(1), 0.0)
+    def finish(self, void: RowMask) -> None:
+        """Clears the chosen rows and adds the step to the sums."""
+        self.reward.masked_fill_(void.rows, 0.0)
+        self._step_words.bitwise_and_(void.kept)
         self.sums.add_(self._step)
 
     def reset(self, mask: Tensor) -> None:

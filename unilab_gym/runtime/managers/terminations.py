@@ -40,12 +40,13 @@ class TerminationManager:
                 raise ConfigError(f"{term.name}: a termination is one flag, width=()")
         self.names = tuple(name for name, _ in ordered)
         failures = sum(not cfg.time_out for _, cfg in ordered)
-        self.flags = ctx.zeros(len(ordered), dtype=torch.bool, key="flags")
+        self.flags = ctx.columns(len(ordered), torch.bool, key="flags")
         """Which terms fired in this step `[N, T]`; kept until the next step."""
-        self._shown = ctx.zeros(len(ordered), dtype=torch.bool, key="shown")
+        self._shown = ctx.columns(len(ordered), torch.bool, key="shown")
         """What terms read: the same, but false in new episodes."""
         self._read = False
-        self._failures, self._limits = self.flags[:, :failures], self.flags[:, failures:]
+        self._rows = self.flags.t()
+        self._failures, self._limits = self._rows[:failures], self._rows[failures:]
         self.terminated = ctx.zeros(dtype=torch.bool, key="terminated")
         self.truncated = ctx.zeros(dtype=torch.bool, key="truncated")
         self.done = ctx.zeros(dtype=torch.bool, key="done")
@@ -67,17 +68,17 @@ class TerminationManager:
         """Evaluates every term at this boundary; rows in `keep` `[N]` hold their last flags."""
         if self._terms:
             before = None if keep is None else self.flags.clone()
-            torch.stack([term() for term in self._terms], 1, out=self.flags)
+            torch.stack([term() for term in self._terms], out=self._rows)
             if keep is not None and before is not None:
                 torch.where(keep.unsqueeze(1), before, self.flags, out=self.flags)
         if self._read:
             self._shown.copy_(self.flags)
-        torch.any(self._failures, 1, out=self.terminated)
-        torch.any(self._limits, 1, out=self.truncated)
+        torch.any(self._failures, 0, out=self.terminated)
+        torch.any(self._limits, 0, out=self.truncated)
 
     def finish(self, bad: Tensor, ignore: Tensor | None = None) -> None:
         """Faulty rows terminate, rows in `ignore` do not end; the flags become exclusive."""
-        self.flags.masked_fill_(bad.unsqueeze(1), False)
+        self._rows.masked_fill_(bad, False)
         if self._read:
             self._shown.copy_(self.flags)
         self.terminated.logical_or_(bad)

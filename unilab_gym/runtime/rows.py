@@ -1,0 +1,91 @@
+"""Row subsets in the forms that full-width updates need, and memory in which they are fast.
+
+A subset of environments is a mask at full width. Two further forms of it, one operation each, make
+the updates cheap: an AND with 32-bit words clears rows of float memory whatever they hold (NaN
+too), and an index picks whole rows out of two blocks that lie one behind the other. On the CPU both
+take about a fifth of the time of `masked_fill_` and `where` with a mask that is broadcast.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class RowMask:
+    """The rows that end at a boundary, or that are faulty there.
+
+    Args:
+        rows: `[N]` bool, persistent memory of whoever says which rows are chosen.
+    """
+
+    def __init__(self, rows: Tensor) -> None:
+        """Takes the rows as they are."""
+        count, device = rows.shape[0], rows.device
+        self.rows = rows
+        self.column = rows.unsqueeze(1)
+        """`[N, 1]`, the same memory."""
+        self._count = count
+        self._first = torch.arange(count, device=device)
+        self._all_bits = torch.full((1,), -1, dtype=torch.int32, device=device)
+        self.kept = torch.zeros(count, dtype=torch.int32, device=device)
+        """`[N]`: no bit in chosen rows, every bit in the others."""
+        self.index = torch.zeros_like(self._first)
+        """`[N]` into two blocks of N rows: the second block's row where it is chosen."""
+        self.refresh()
+
+    def refresh(self) -> RowMask:
+        """Follows `rows`; 2 operations."""
+        torch.add(self._all_bits, self.rows, out=self.kept)
+        torch.add(self._first, self.rows, alpha=self._count, out=self.index)
+        return self
+
+
+def zero_columns(
+    num_envs: int, width: int, device: torch.device, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """Zeros `[width, N]`, a scalar of every environment side by side; `.t()` shows `[N, width]`.
+
+    Work on a few scalars per environment is several times as fast this way round.
+    """
+    return torch.zeros((width, num_envs), dtype=dtype, device=device)
+
+
+class PairSum:
+    """Sums the columns of every row in pairs, pairs of pairs and so on, in memory `[width, N]`.
+
+    The order of the additions is written here: with `sum`, which adds several at once where there
+    are enough rows, the last bit of a row would depend on the number of environments.
+    """
+
+    def __init__(self, columns: Tensor, out: Tensor, scratch: Tensor) -> None:
+        """Cuts the views of every addition.
+
+        Args:
+            columns: `[width, N]`, not changed.
+            out: `[N]`.
+            scratch: `[width // 2, N]`; what it holds between two calls means nothing.
+        """
+        self._columns, self._out = columns, out
+        self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+        self._single: list[Tensor] = []
+        width = columns.shape[0]
+        if width < 2:
+            self._single.append(columns[0] if width else torch.zeros_like(out))
+        while width > 1:
+            half = width // 2
+            target = scratch[:half] if half > 1 else out.unsqueeze(0)
+            self._pairs.append((columns[:half], columns[half : 2 * half], target))
+            if width % 2:
+                self._single.append(columns[width - 1])
+            columns, width = target, half
+
+    def __call__(self) -> Tensor:
+        """The sums `[N]`, in `out`; about log2(width) operations."""
+        for first, second, out in self._pairs:
+            torch.add(first, second, out=out)
+        if not self._pairs:
+            return self._out.copy_(self._single[0])
+        for column in self._single:
+            self._out.add_(column)
+        return self._out
