@@ -92,7 +92,6 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
 
     Attributes:
         state_space: Unbatched Box of the critic group (policy group where there is none).
-        extras: `{"log": {...}}`, a new dict each step of 0-d tensors.
     """
 
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
@@ -165,7 +164,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         self._renderer: Any = None
         self._render_ids = render_rows(render_env_ids, self.num_envs)
         self._has_reset = False
-        self.extras: dict[str, Any] = {}
+        self._extras: dict[str, Any] | None = {}
         self._runtime = self._build(deterministic, seed, on_fault)
         self._ended = EndedRows(self._runtime.pending, self.validate)
         self._set_spaces()
@@ -356,10 +355,23 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             self._renderer.close()
             self._renderer = None
         if self._runtime is not None:
+            _ = self.extras  # the last boundary's can still be read
             self._runtime.close()
             self._runtime = None
 
     # --- beyond Gymnasium ----------------------------------------------------------------------
+
+    @property
+    def extras(self) -> dict[str, Any]:
+        """`{"log": {...}}` of the last boundary, a new dict each step of 0-d tensors.
+
+        Made when it is first asked for: a step that nobody logs does not pay for it. `{}` before
+        the first reset.
+        """
+        if self._extras is None:
+            with quiet_torch(self.device.type == "cpu"):
+                self._extras = {"log": self.runtime.log()}
+        return self._extras
 
     @property
     def max_episode_length(self) -> int:
@@ -480,7 +492,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         return _map(value, Tensor.clone) if copies else value
 
     def _logged(self, info: dict[str, Any]) -> dict[str, Any]:
-        self.extras = {"log": self.runtime.log()}
+        self._extras = None
         if self._log_in_info:
             info["log"] = self.extras["log"]
         return info

@@ -45,7 +45,9 @@ class EpisodeLog:
             *(f"fault/{bit.name.lower()}" for bit in FaultBit if bit.name),
         )
         self._own = ctx.carriers.columns(2, "episode")
-        self._parts = [self._own.t(), terminations.flags.t(), faults.flags.t()]
+        flags = (terminations.flags, faults.flags, terminations.done.unsqueeze(1))
+        self._parts = [self._own.t(), *(flag.t() for flag in flags)]
+        self._sums = rewards.sums.t()
         self.returns = self._own[:, 0]
         """Undiscounted return of the running episode `[N]`."""
         self.length = self._own[:, 1]
@@ -74,8 +76,8 @@ class EpisodeLog:
     def compute(self, done: Tensor) -> None:
         """Packs the boundary and reduces the rows that end in this step, `done` `[N]` bool."""
         self._own.add_(self._rewards.accrued)
-        rates = self._rewards.sums.t() / (self.length * self._dt)
-        parts = (rates, *self._parts, done.unsqueeze(0))
+        rates = self._sums / (self.length * self._dt)
+        parts = (rates, *self._parts)
         if self._metrics.names:
             parts = (self._metrics.episode_values().t(), *parts)
         torch.cat(parts, out=self._all)
