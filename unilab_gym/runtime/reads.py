@@ -374,9 +374,8 @@ class _LinVelFromRotation(DerivedRead):
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         def velocity(rotation: Tensor, vel: Tensor) -> Tensor:
-            value = rotation[:, 0] * vel[:, :1]  # row by row: a sum over three entries is slow
-            value.addcmul_(rotation[:, 1], vel[:, 1:2])
-            return value.addcmul_(rotation[:, 2], vel[:, 2:])
+            parts = rotation * vel.unsqueeze(2)
+            return (parts[:, 0] + parts[:, 1]).add_(parts[:, 2])  # a sum over three is slow
 
         return velocity
 
