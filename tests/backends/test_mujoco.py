@@ -15,6 +15,7 @@ from helpers.walker import (
     MJCF,
     N,
     assert_equal,
+    block,
     controls,
     default_payload,
     make_plan,
@@ -34,7 +35,7 @@ from unilab_gym.backends.base import (
     Stage,
     TensorIntervalPayload,
 )
-from unilab_gym.backends.mujoco import MujocoBackend, _Reader
+from unilab_gym.backends.mujoco import MujocoBackend, _Kinematics, _Reader
 from unilab_gym.config import SceneCfg, SimCfg
 from unilab_gym.errors import BudgetOverflowWarning, ConfigError
 from unilab_gym.scene import build_scene
@@ -425,6 +426,55 @@ def test_refreshed_reads_equal_a_full_forward_pass_bitwise(scene, c_engine):
     compare((0, 1, 3, 4), "set_state")
 
 
+def _kinematic_plan(index):
+    def geoms(*names):
+        columns = tuple(3 * index.geoms[n].index + i for n in names for i in range(3))
+        return FieldSlice("geom_xpos", columns, (len(names), 3), Stage.POS)
+
+    shared = (
+        FieldSlice("qvel", (9, 6, 8), (3,), Stage.NONE),
+        block("xquat", 4, 4, Stage.POS),
+        block("xmat", 9, 9, Stage.POS, (3, 3)),
+        geoms("front_foot", "rear_foot"),
+        geoms("rear_foot", "trunk", "front_foot"),
+        block("sensordata", index.sensors["imu_acc"].adr, 3, Stage.ACC),
+    )
+    return ReadPlan(step=shared, reset=shared)
+
+
+def test_a_few_rows_are_refreshed_as_the_batch_would_bitwise(scene, monkeypatch):
+    """Without waking the batch's threads; poses, states and all later steps are the same."""
+    seen = []
+    for limit in (24, 0):
+        monkeypatch.setattr(_Kinematics, "ROWS", limit)
+        backend = MujocoBackend(make_spec(scene))
+        reads = backend.compile_reads(_kinematic_plan(scene.index))
+        ctrl = controls(scene.index, 30)
+        run(backend, ctrl[:10])
+        payload = default_payload(backend)
+        payload.qpos[:, 3:7] = torch.tensor([0.9, 0.1, -0.3, 0.2])  # not of length 1
+        payload.qpos[:, 7:] += torch.linspace(-0.4, 0.4, N).unsqueeze(1)
+        backend.reset(payload, mask_of(1, 3))
+        states = [snapshot(backend, reads)]
+        run(backend, ctrl[10:])
+        seen.append([*states, snapshot(backend, reads)])
+        backend.close()
+    for few, many in zip(*seen, strict=True):
+        assert_equal(few, many)
+    assert not seen[0][0][str(_kinematic_plan(scene.index).reset[-1])][[1, 3]].any()
+
+
+def test_what_kinematics_cannot_refresh_goes_through_the_batch(scene):
+    backend, _ = build(scene)
+    assert backend._kinematics is None  # sensors, velocities
+    backend.compile_reads(_kinematic_plan(scene.index))
+    assert backend._kinematics is not None
+    com = block("subtree_com", 0, 3, Stage.POS)
+    backend.compile_reads(ReadPlan(step=(com,), reset=(com,)))
+    assert backend._kinematics is None
+    backend.close()
+
+
 def test_state_reads_run_no_forward_pass_after_a_reset(scene, monkeypatch):
     """A plan of qpos and qvel costs a copy; any other its cheapest stage, of masked rows only."""
     calls = []
@@ -445,11 +495,13 @@ def test_state_reads_run_no_forward_pass_after_a_reset(scene, monkeypatch):
     plan = make_plan(scene.index)
     state_only = tuple(item for item in plan.reset if item.field in ("qpos", "qvel"))
     position = tuple(item for item in plan.reset if item.field == "xquat")
-    for items, expected in (
-        (state_only, []),
-        (position, [([0, 3], mujoco.mjtStage.mjSTAGE_POS)]),
-        (plan.reset, [([0, 3], VEL)]),
+    for items, rows, expected in (
+        (state_only, 0, []),
+        (position, 24, []),  # two rows: in this thread
+        (position, 1, [([0, 3], mujoco.mjtStage.mjSTAGE_POS)]),
+        (plan.reset, 24, [([0, 3], VEL)]),
     ):
+        monkeypatch.setattr(_Kinematics, "ROWS", rows)
         calls.clear()
         backend.compile_reads(ReadPlan(items, items))
         backend.reset(default_payload(backend), mask_of(0, 3))

@@ -15,7 +15,7 @@ import contextlib
 import operator
 import os
 import warnings
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 import mujoco
@@ -86,27 +86,14 @@ class _Reader:
         self.acceleration = item.stage == Stage.ACC
         self.tensor = torch.zeros((num_envs, *item.shape), dtype=torch.float32)
         width = len(item.columns)
-        self._target = self.tensor.numpy().reshape(num_envs, width)
+        self._target: Any = self.tensor.numpy().reshape(num_envs, width)
         flat = source.reshape(num_envs, -1) if source.ndim != 2 else source
         if flat.size and not np.shares_memory(flat, source):
             raise BackendError(f"field {item.field!r} cannot be viewed as rows")
-        self._columns: Any = None
-        columns = np.asarray(item.columns)
-        inner = item.shape[-1] if len(item.shape) > 1 else 1
-        blocks = columns.reshape(-1, inner)
-        starts = blocks[:, 0]
-        step = int(starts[1] - starts[0]) if len(starts) > 1 else inner
-        regular = np.array_equal(
-            blocks, starts[0] + step * np.arange(len(starts))[:, None] + np.arange(inner)
-        )
-        if regular:  # equally spaced blocks are a view, no index list
-            row, col = flat.strides
-            shape = (num_envs, len(starts), inner)
-            view = flat[:, int(starts[0]) :]
-            self._source = as_strided(view, shape, (row, step * col, col), writeable=False)
-            self._target = self._target.reshape(shape)
-        else:
-            self._source, self._columns = flat, columns
+        self.item = item
+        self._source, self._columns = _slice_rows(item, flat)
+        if self._columns is None:
+            self._target = self._target.reshape(self._source.shape)
 
     def copy_all(self) -> None:
         source = self._source if self._columns is None else self._source[:, self._columns]
@@ -118,6 +105,69 @@ class _Reader:
 
     def clear_rows(self, ids: Any) -> None:
         self._target[ids] = 0.0
+
+    def like(self, source: Any) -> Callable[[int], None]:
+        """Copies the slice of one row `source` `[1, width]`, which keeps its memory, to a row."""
+        view, columns = _slice_rows(self.item, source)
+        target = self._target
+
+        def copy(row: int) -> None:
+            target[row] = view[0] if columns is None else view[0, columns]
+
+        return copy
+
+
+def _slice_rows(item: FieldSlice, flat: Any) -> tuple[Any, Any]:
+    """A view `[N, blocks, inner]` of the slice, or the rows as they are and its columns."""
+    columns = np.asarray(item.columns)
+    inner = item.shape[-1] if len(item.shape) > 1 else 1
+    blocks = columns.reshape(-1, inner)
+    starts = blocks[:, 0]
+    step = int(starts[1] - starts[0]) if len(starts) > 1 else inner
+    regular = np.array_equal(
+        blocks, starts[0] + step * np.arange(len(starts))[:, None] + np.arange(inner)
+    )
+    if regular:  # equally spaced blocks are a view, no index list
+        row, col = flat.strides
+        shape = (flat.shape[0], len(starts), inner)
+        view = flat[:, int(starts[0]) :]
+        return as_strided(view, shape, (row, step * col, col), writeable=False), None
+    return flat, columns
+
+
+class _Kinematics:
+    """Refreshes a few rows in the caller's own thread.
+
+    A forward pass of the batch wakes its threads, which takes longer than the kinematics of a few
+    rows. The same function of the engine, so the same bits.
+    """
+
+    FIELDS = ("xpos", "xquat", "xmat", "geom_xpos", "geom_xmat", "site_xpos", "site_xmat")
+    """Results of `mj_kinematics` that depend on positions and on no randomized field."""
+    ROWS = 24
+    """More are faster in the batch."""
+
+    @classmethod
+    def serves(cls, model: Any, readers: Sequence[_Reader]) -> bool:
+        """Whether it refreshes everything that these readers want."""
+        known = (*cls.FIELDS, "qpos", "qvel")  # these need no pass
+        wanted = {reader.item.field for reader in readers if not reader.acceleration}
+        return model.nmocap == 0 and wanted <= set(known)
+
+    def __init__(self, model: Any, readers: Sequence[_Reader]) -> None:
+        self._model, self._data = model, mujoco.MjData(model)
+        self._qpos: Any = self._data.qpos
+        self._copies: list[Callable[[int], None]] = []
+        for reader in readers:
+            if not reader.acceleration and reader.item.field in self.FIELDS:
+                source: Any = getattr(self._data, reader.item.field)
+                self._copies.append(reader.like(source.reshape(1, -1)))
+
+    def refresh(self, row: int, qpos: Any) -> None:
+        self._qpos[:] = qpos
+        mujoco.mj_kinematics(self._model, self._data)
+        for copy in self._copies:
+            copy(row)
 
 
 class MujocoBackend(Backend):
@@ -143,6 +193,7 @@ class MujocoBackend(Backend):
         self._rows: Any = self._batch.state  # [N, nstate] float64
         start, width = index.qpos_offset, index.nq + index.nv
         self._rows_q: Any = self._rows[:, start : start + width]
+        self._rows_qpos: Any = self._rows[:, start : start + index.nq]
         self._q = torch.zeros((n, width), dtype=torch.float32)
         self._q_np = self._q.numpy()
         self._rows_qvel: Any = self._batch.bind("qvel")
@@ -162,6 +213,7 @@ class MujocoBackend(Backend):
         self._step_readers: list[_Reader] = []
         self._reset_readers: list[_Reader] = []
         self._step_stage = self._reset_stage = mujoco.mjtStage.mjSTAGE_NONE
+        self._kinematics: _Kinematics | None = None
         self._bound: dict[int, tuple[Tensor, Any]] = {}
         self._closed = False
 
@@ -231,6 +283,11 @@ class MujocoBackend(Backend):
         # ACC reads hold the last substep's value: stage ACC would use a control never applied.
         self._step_stage = stages[plan.step_stage]
         self._reset_stage = stages[plan.reset_stage]
+        self._kinematics = None
+        if plan.reset_stage == Stage.POS and _Kinematics.serves(
+            self.spec.model, self._reset_readers
+        ):
+            self._kinematics = _Kinematics(self.spec.model, self._reset_readers)
         return tensors
 
     def _check_slice(self, item: FieldSlice) -> None:
@@ -321,16 +378,19 @@ class MujocoBackend(Backend):
         # outputs, which the forward pass and the zeros below replace. It would cost 0.3 us per
         # environment where 4 % of 1024 rows reset.
         self._rows[ids] = rows
-        with _quiet():
-            if self._reset_stage != mujoco.mjtStage.mjSTAGE_NONE:
-                # A row that fails here fails again in its next step, which sets its fault bit.
-                with contextlib.suppress(SimulationError):
-                    self._batch.forward(ids, stage=self._reset_stage)
         self._q_np[ids] = self._rows_q[ids]
+        one_by_one = self._kinematics is not None and ids.size <= _Kinematics.ROWS
+        if self._kinematics is not None and one_by_one:
+            for row in ids.tolist():
+                self._kinematics.refresh(row, self._rows_qpos[row])
+        elif self._reset_stage != mujoco.mjtStage.mjSTAGE_NONE:
+            # A row that fails here fails again in its next step, which sets its fault bit.
+            with _quiet(), contextlib.suppress(SimulationError):
+                self._batch.forward(ids, stage=self._reset_stage)
         for reader in self._reset_readers:
             if reader.acceleration:
                 reader.clear_rows(ids)
-            else:
+            elif not one_by_one or reader.item.field not in _Kinematics.FIELDS:
                 reader.copy_rows(ids)
 
     def nominal(self, name: str) -> Tensor:
@@ -405,7 +465,7 @@ class MujocoBackend(Backend):
         """Drops the batch and every view of it: its worker threads end with the last one."""
         self._closed = True
         self._batch = self._rows = self._rows_q = self._rows_qvel = self._rows_ctrl = None
-        self._rows_xfrc = None
+        self._rows_xfrc = self._rows_qpos = self._kinematics = None
         self._warning = self._counts = None
         self._fields = {}
         self._step_readers, self._reset_readers = [], []
