@@ -11,6 +11,7 @@ from unilab_gym.config import (
     ActionTermCfg,
     AlgoCfg,
     EnvCfg,
+    GaussianNoiseCfg,
     MetricTermCfg,
     ObservationGroupCfg,
     ObservationTermCfg,
@@ -30,6 +31,8 @@ from unilab_gym.config import (
 from unilab_gym.errors import ConfigError
 from unilab_gym.mdp.terminations import TimeOut
 from unilab_gym.tasks import go2_joystick_flat as go2
+
+NAN, INF = float("nan"), float("inf")
 
 
 class Outer:
@@ -210,6 +213,15 @@ def test_substeps_of_a_control_step():
         ({"actions": {}}, "actions: at least one action term is needed"),
         ({"observations": {}}, r"observations need a group 'policy', got \[\]"),
         (
+            {
+                "rewards": {
+                    "one": RewardTermCfg(func=counter, weight=1.0, params={"at": [0.0, NAN]})
+                }
+            },
+            r"rewards.one.params.at.1 is not a number \(NaN\)",
+        ),
+        ({"scene": SceneCfg(robot="x", ground_friction=NAN)}, "scene.ground_friction is not a num"),
+        (
             {"observations": {n: ObservationGroupCfg(terms={}) for n in ("policy", "state")}},
             "an observation group cannot be named 'state'",
         ),
@@ -225,7 +237,13 @@ def test_an_impossible_environment(changes, message):
     [
         (lambda: TermCfg(func="one"), "func must be a term function or class, got 'one'"),
         (lambda: UniformNoiseCfg(low=1.0, high=0.0), "noise: low 1.0 exceeds high 0.0"),
-        (lambda: UniformNoiseCfg(low=0.0, high=float("nan")), "exceeds high nan"),
+        (lambda: UniformNoiseCfg(low=0.0, high=NAN), "exceeds high nan"),
+        (lambda: UniformNoiseCfg(low=0.0, high=INF), r"bounds must be finite, got 0.0, inf"),
+        (lambda: GaussianNoiseCfg(std=INF), "std must be finite, got inf"),
+        (lambda: ObservationTermCfg(func=counter, scale=INF), "scale must be finite, got inf"),
+        (lambda: ObservationTermCfg(func=counter, scale=(1.0, NAN)), "scale must be finite, got"),
+        (lambda: SimCfg(gravity=(0.0, 0.0, NAN)), "sim.gravity must be finite, got 1.0"),
+        (lambda: SimCfg(impratio=INF), "sim.impratio and sim.gravity must be finite, got inf"),
         (lambda: ObservationTermCfg(func=counter, clip=(1, -1)), r"clip must be \(low, high\)"),
         (lambda: ObservationTermCfg(func=counter, clip=(1,)), r"clip must be \(low, high\)"),
         (lambda: MetricTermCfg(func=counter, reduce="maxx"), r"reduce: 'maxx'; did you mean 'max'"),
@@ -311,6 +329,7 @@ def test_a_parameter_may_be_new_its_name_is_checked_when_built(tmp_path):
         ("actions.servo.params.a.b", 1.0, r"actions.servo.params has no 'a'"),
         ("observations.policy.terms.k.noise.low", 0, r"policy.terms.k.noise has no 'low'"),
         ("rewards.one.weight", "much", r"rewards.one.weight: expected float, got str 'much'"),
+        (1, 1.0, "an override is named by a dotted path, got 1"),
         ("ctrl_dt", 0.03, r"ctrl_dt 0.03 is not a whole multiple of sim_dt 0.02"),
         ("actions", {}, r"at least one action term"),
     ],

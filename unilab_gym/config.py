@@ -24,6 +24,7 @@ from unilab_gym.serialize import (
     from_dict,
     func_name,
     load_func,
+    nan_path,
     to_dict,
 )
 from unilab_gym.signals import Delay, DelayCfg, GaussianNoiseCfg, UniformNoiseCfg, delay_of
@@ -106,13 +107,18 @@ class ObservationTermCfg(TermCfg):
         """Freezes lists and checks the order of the bounds.
 
         Raises:
-            ConfigError: If `clip` is not (low, high), or a delay or history is not valid.
+            ConfigError: If `clip` is not (low, high), `scale` is not finite, or a delay or a
+                history is not valid.
         """
         super().__post_init__()
         for name in ("clip", "scale", "delay"):
             object.__setattr__(self, name, freeze(getattr(self, name)))
         if self.clip is not None and not (len(self.clip) == 2 and self.clip[0] <= self.clip[1]):
             raise ConfigError(f"clip must be (low, high), got {self.clip}")
+        scale: Any = self.scale
+        factors = cast("tuple[float, ...]", scale if isinstance(scale, tuple) else (scale,))
+        if not all(math.isfinite(factor) for factor in factors):
+            raise ConfigError(f"scale must be finite, got {scale}")
         if self.delay is not None:
             delay_of(self.delay)
         if self.history is not None:
@@ -336,7 +342,8 @@ class EnvCfg:
 
         Raises:
             ConfigError: If sim_dt does not divide ctrl_dt, a time is not positive, there is no
-                policy group, an action is missing, or `cpu_ids` are no CPU numbers.
+                policy group, an action is missing, a number is NaN, or `cpu_ids` are no CPU
+                numbers.
         """
         for name in ("sim_dt", "ctrl_dt", "episode_length_s"):
             value = getattr(self, name)
@@ -354,6 +361,8 @@ class EnvCfg:
             raise ConfigError("an observation group cannot be named 'state': TorchRL renames it")
         if not self.actions:
             raise ConfigError("actions: at least one action term is needed")
+        if (where := nan_path(self)) is not None:
+            raise ConfigError(f"{where} is not a number (NaN)")
         if self.cpu_ids is not None:
             ids = cast("tuple[Any, ...]", freeze(self.cpu_ids))
             object.__setattr__(self, "cpu_ids", ids)

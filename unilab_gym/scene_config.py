@@ -38,12 +38,16 @@ class SimCfg:
         """Checks counts and factors.
 
         Raises:
-            ConfigError: If one is not positive.
+            ConfigError: If one is not positive, or a number is not finite.
         """
         for name in ("iterations", "ls_iterations", "impratio", "njmax", "nconmax", "num_threads"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"sim.{name} must be positive, got {value!r}")
+        if not (math.isfinite(self.impratio) and all(math.isfinite(g) for g in self.gravity)):
+            raise ConfigError(
+                f"sim.impratio and sim.gravity must be finite, got {self.impratio}, {self.gravity}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

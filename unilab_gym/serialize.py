@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import types
 import typing
 from collections.abc import Callable, Mapping
@@ -26,6 +27,22 @@ def freeze(value: Any) -> Any:
         items = cast("Mapping[Any, Any]", value).items()
         return {str(key): freeze(item) for key, item in items}
     return value
+
+
+def nan_path(value: Any, path: str = "") -> str | None:
+    """Where the first NaN of a config stands, as a dotted path; None where there is none."""
+    if isinstance(value, float):
+        return path if math.isnan(value) else None
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        items = [(item.name, getattr(value, item.name)) for item in dataclasses.fields(value)]
+    elif isinstance(value, Mapping):
+        items = [(str(key), item) for key, item in cast("Mapping[Any, Any]", value).items()]
+    elif isinstance(value, (list, tuple)):
+        items = [(str(number), item) for number, item in enumerate(cast("list[Any]", value))]
+    else:
+        return None
+    found = (nan_path(item, f"{path}.{name}".lstrip(".")) for name, item in items)
+    return next((where for where in found if where is not None), None)
 
 
 def func_name(func: TermFunc) -> str:
@@ -213,6 +230,8 @@ def apply_overrides(cfg: T, overrides: Mapping[str, Any]) -> T:
     """
     data = to_dict(cfg)
     for path, value in overrides.items():
+        if not isinstance(cast("Any", path), str):
+            raise ConfigError(f"an override is named by a dotted path, got {path!r}")
         node: Any = data
         parts = path.split(".")
         for depth, part in enumerate(parts):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,10 +26,12 @@ class UniformNoiseCfg:
         """Checks the order of the bounds.
 
         Raises:
-            ConfigError: If low exceeds high.
+            ConfigError: If low exceeds high, or one is not finite.
         """
         if not self.low <= self.high:
             raise ConfigError(f"noise: low {self.low} exceeds high {self.high}")
+        if not math.isfinite(self.high - self.low):
+            raise ConfigError(f"noise: bounds must be finite, got {self.low}, {self.high}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +45,12 @@ class GaussianNoiseCfg:
         """Checks the sign.
 
         Raises:
-            ConfigError: If `std` is negative.
+            ConfigError: If `std` is negative or not finite.
         """
         if not self.std >= 0:
             raise ConfigError(f"noise: std must not be negative, got {self.std}")
+        if self.std == math.inf:
+            raise ConfigError("noise: std must be finite, got inf")
 
 
 @dataclass(frozen=True, kw_only=True)

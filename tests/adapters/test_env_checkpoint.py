@@ -1,6 +1,7 @@
 """The environment beside a checkpoint: it comes back whole, or the reason is said."""
 
 import dataclasses
+from pathlib import Path
 
 import gymnasium as gym
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 from unilab_gym.adapters.env_checkpoint import SCHEMA, env_file, keep_env, restored_env
 from unilab_gym.adapters.settings import TrainSettings
+from unilab_gym.errors import RunFolderError
 
 TASK = "unilab_gym:UniLab/CartPole-v0"
 
@@ -157,3 +159,26 @@ def test_an_interrupt_within_a_step_is_noticed(trainer, tmp_path, monkeypatch):
         trainer.train(settings)
     (path,) = tmp_path.glob("*/*/env_state_0.pt")
     assert torch.load(path, weights_only=True)["between_steps"] is False
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_whole_ones_only(trainer, tmp_path, monkeypatch):
+    settings = TrainSettings(
+        task="UniLab/CartPole-v0", backend="mujoco", num_envs=2, iterations=3, save_interval=1,
+        run_root=tmp_path,
+    )  # fmt: skip
+    write, written = torch.save, []
+
+    def fills_the_disk(data, path):
+        written.append(path)
+        if "iter" in data and data["iter"] == 1:
+            Path(path).write_bytes(b"half")
+            raise RuntimeError("no space left")
+        write(data, path)
+
+    monkeypatch.setattr(torch, "save", fills_the_disk)
+    with pytest.raises(RunFolderError, match=r"cannot write checkpoint .*model_1.pt: no space"):
+        trainer.train(settings)
+    (folder,) = tmp_path.glob("*/*")
+    assert len(written) == 3
+    kept = {path.name for path in folder.iterdir() if path.suffix in (".pt", ".tmp")}
+    assert kept == {"model_0.pt", "env_state_0.pt"}

@@ -138,6 +138,11 @@ def test_pickled_objects_are_never_read(tmp_path):
         load_clip(path)
 
 
+def test_a_file_that_cannot_be_written_is_named(tmp_path):
+    with pytest.raises(MotionError, match=r"cannot write .*nowhere/a.npz: .*No such file"):
+        save_clip(tmp_path / "nowhere" / "a.npz", make_clip())
+
+
 def test_packaged_names_and_paths(tmp_path):
     path = write_clip(tmp_path)
     assert motion_path(str(path)) == path

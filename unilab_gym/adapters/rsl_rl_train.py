@@ -45,6 +45,7 @@ from unilab_gym.export import (
     export_tracking_policy,
     rsl_rl_actor,
 )
+from unilab_gym.export.onnx import replacing
 from unilab_gym.motion.command import MotionCommand
 from unilab_gym.registration import owner_config, parse_task_args
 
@@ -149,12 +150,16 @@ def _show_progress(runner: OnPolicyRunner, progress: Progress) -> None:
 
 
 def _keep_environment(runner: OnPolicyRunner, adapter: RslRlVecEnv) -> None:
-    """Saves the environment whenever the learner is saved."""
+    """Saves the environment whenever the learner is saved; a file is whole or it is not there."""
     write = runner.save
 
     def save(path: str, infos: dict[str, Any] | None = None) -> None:
-        write(path, infos)
-        keep_env(Path(path), adapter.env, between_steps=not adapter.stepping)
+        try:
+            with replacing(Path(path)) as temporary:
+                write(str(temporary), infos)
+            keep_env(Path(path), adapter.env, between_steps=not adapter.stepping)
+        except (OSError, RuntimeError) as error:  # torch says RuntimeError where the disk is full
+            raise RunFolderError(f"cannot write checkpoint {path}: {error}") from error
 
     runner.save = save  # pyright: ignore[reportAttributeAccessIssue]
 

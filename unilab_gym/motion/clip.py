@@ -184,18 +184,25 @@ def motion_path(motion: str) -> Path:
 
 
 def save_clip(path: str | Path, clip: MotionClip) -> None:
-    """Writes a compressed NPZ with names, schema, source and licence."""
+    """Writes a compressed NPZ with names, schema, source and licence.
+
+    Raises:
+        MotionError: If the file cannot be written.
+    """
     arrays: dict[str, Any] = {key: getattr(clip, key).astype(np.float32) for key in ARRAYS}
-    np.savez_compressed(
-        path,
-        schema=np.array(SCHEMA),
-        fps=np.array(clip.fps, dtype=np.float64),
-        joint_names=np.array(clip.joint_names),
-        body_names=np.array(clip.body_names),
-        source=np.array(clip.source),
-        license=np.array(clip.license),
-        **arrays,
-    )
+    try:
+        np.savez_compressed(
+            path,
+            schema=np.array(SCHEMA),
+            fps=np.array(clip.fps, dtype=np.float64),
+            joint_names=np.array(clip.joint_names),
+            body_names=np.array(clip.body_names),
+            source=np.array(clip.source),
+            license=np.array(clip.license),
+            **arrays,
+        )
+    except OSError as error:
+        raise MotionError(f"cannot write {path}: {error}") from error
 
 
 def load_clip(
