@@ -1,5 +1,6 @@
 """The benchmarks run and say what they promise; their seconds are nobody's business here."""
 
+import importlib
 import json
 import math
 import os
@@ -7,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from helpers.face import ROOT
 
 RUN = ROOT / "benchmarks" / "run.py"
@@ -78,6 +80,44 @@ def test_gpu_acceptance_runs_without_a_gpu():
         assert "error" not in line and line["passed"] is not False, line
     assert found["no_waiting"]["waits"] == 0 and found["no_waiting"]["ended"] > 0
     assert found["parity"]["rows"] == 4 and found["overflow"]["faults"] == {}
+
+
+def parity_rows(count=2000, **beyond):
+    """Rows that agree, but for `name=(rows, times the tolerance)`."""
+    rows = {
+        name: torch.zeros(count, dtype=torch.bool) for name in ("ended", "unconverged", "onset")
+    }
+    rows["apart"] = torch.tensor([1e-6, 1e-4]).repeat(count, 1)
+    for name, (number, times) in beyond.items():
+        rows["apart"][:number] *= 2 * times
+        if name in rows:
+            rows[name][:number] = True
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("beyond", "passed"),
+    [
+        ({}, True),
+        ({"unexplained": (1, 2.0)}, True),  # within TAIL
+        ({"unexplained": (1, 3.0)}, False),
+        ({"unexplained": (40, 1.2)}, False),  # more than one in a thousand
+        ({"unconverged": (19, 1e3)}, True),
+        ({"unconverged": (21, 1e3)}, False),  # more than may be left out
+        ({"onset": (9, 1e3)}, True),
+        ({"onset": (11, 1e3)}, False),
+        ({"ended": (500, 1e3)}, True),
+    ],
+)
+def test_parity_judges_every_row_that_is_not_explained(monkeypatch, beyond, passed):
+    monkeypatch.syspath_prepend(str(RUN.parent))
+    verdict = importlib.import_module("parity").verdict(parity_rows(**beyond), 7)
+    assert verdict["passed"] is passed
+    ended = beyond.get("ended", (0,))[0]
+    assert verdict["all_live_rows"]["rows"] == 2000 - ended
+    assert verdict["all_live_rows"]["beyond"] == (
+        0 if ended else sum(n for n, _ in beyond.values())
+    )
 
 
 def test_a_short_soak_passes():

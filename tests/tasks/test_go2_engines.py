@@ -103,6 +103,7 @@ def test_both_engines_hold_the_same_model(go2):
     options = other.opt
     for name in ("integrator", "cone", "solver", "iterations", "ls_iterations", "disableflags"):
         assert int(getattr(options, name)) == int(getattr(model.opt, name)), name
+    assert float(options.tolerance.numpy()[0]) == pytest.approx(model.opt.tolerance)  # not 1e-6
     assert float(options.timestep.numpy()[0]) == pytest.approx(model.opt.timestep)
     assert options.gravity.numpy()[0].tolist() == pytest.approx(model.opt.gravity.tolist())
     assert model.opt.cone == mujoco.mjtCone.mjCONE_PYRAMIDAL
