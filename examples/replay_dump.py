@@ -17,8 +17,12 @@ import sys
 if sys.platform == "linux" and "DISPLAY" not in os.environ:
     os.environ.setdefault("MUJOCO_GL", "egl")  # read when mujoco is imported
 
-import mujoco
 import numpy as np
+
+try:
+    import mujoco
+except RuntimeError as error:  # MUJOCO_GL names no library
+    sys.exit(f"error: {error}; unset it, or set it to egl, osmesa or glfw")
 
 STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 

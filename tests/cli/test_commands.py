@@ -1,6 +1,7 @@
 """The commands that look: help, list, describe, doctor, audit; and what wrong usage says."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -98,10 +99,29 @@ def test_a_damaged_record_is_one_clear_error(cli, option, record, tmp_path):
     assert said.err.startswith("error: ")
 
 
-def test_a_bogus_mujoco_gl_is_named_before_mujoco_fails(cli, monkeypatch):
-    monkeypatch.setenv("MUJOCO_GL", "bogus")
-    said = cli("play", code=2)
-    assert "MUJOCO_GL: 'bogus'" in said.err and "osmesa" in said.err
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["-m", "unilab_gym", "play"], 2),
+        (["examples/train_rsl_rl.py"], 2),
+        (["examples/train_cleanrl.py"], 1),
+        (["examples/replay_dump.py", "x.npz"], 1),
+        (["examples/replay_onnx_only.py", "x.onnx"], 1),
+    ],
+)
+def test_a_bogus_mujoco_gl_is_named(command, code):
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        env=os.environ | {"MUJOCO_GL": "bogus", "PYTHONPATH": str(ROOT)},
+    )
+    said = done.stderr.splitlines()[-1]
+    assert done.returncode == code
+    assert "bogus" in said and "MUJOCO_GL" in said and "osmesa" in said and "unset it" in said
+    assert said.startswith(("error: ", "unilab_gym.errors.ConfigError: "))
 
 
 # --- list and describe ----------------------------------------------------------------------------

@@ -120,7 +120,7 @@ class Play:
     run_root: Path = Path("runs")
     """Folder of all runs."""
     require_outcome: Switch[bool] = False
-    """Exit with 1 where the task's bar is missed."""
+    """Exit with 1 where the task's bar is missed, with 2 where it has none."""
     json: Switch[bool] = False
     """One JSON document with the figures."""
 

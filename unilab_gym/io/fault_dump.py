@@ -23,9 +23,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import numpy as np
 from torch import Tensor
+
+from unilab_gym.engine import mujoco
 
 __all__ = ["write_fault_dump"]
 
