@@ -188,6 +188,55 @@ def test_describe_says_which_column_is_which_joint(cli):
     assert ["2", "FL_calf_joint", "FL_calf", "0.25", "-1.5"] in [row[:5] for row in columns]
 
 
+def test_describe_shows_events_curricula_and_recorders(cli, monkeypatch, tmp_path):
+    import dataclasses
+
+    from unilab_gym.config import CurriculumTermCfg, EventTermCfg, RecorderTermCfg
+    from unilab_gym.mdp import curriculums, events, recorders
+
+    params = {"path": "events/push/lin_vel_xy", "stages": ((500, (-0.5, 0.5)),)}
+
+    def owner(task, backend):
+        cfg = owner_config(task, backend)
+        push = EventTermCfg(
+            func=events.PushRoot,
+            mode="interval",
+            interval_s=(4.0, 6.0),
+            global_interval=True,
+            params={"lin_vel_xy": (-0.1, 0.1)},
+        )
+        env = dataclasses.replace(
+            cfg.env,
+            events={"push": push},
+            curriculum={
+                "harder": CurriculumTermCfg(func=curriculums.ParameterStages, params=params)
+            },
+            recorders={
+                "kept": RecorderTermCfg(func=recorders.EpisodeRecorder, params={"folder": "kept"})
+            },
+        )
+        return dataclasses.replace(cfg, env=env)
+
+    monkeypatch.setattr("unilab_gym.registration.owner_config", owner)
+    data = cli("describe", TASK, "--json").data
+    assert data["curriculum"] == [
+        {
+            "name": "harder",
+            "func": "unilab_gym.mdp.curriculums:ParameterStages",
+            "params": {"path": "events/push/lin_vel_xy", "stages": [[500, [-0.5, 0.5]]]},
+        }
+    ]
+    assert data["recorders"][0]["params"] == {"folder": "kept"}
+    assert (data["events"][0]["global_interval"], data["events"][0]["min_steps_between"]) == (
+        True,
+        0,
+    )
+    said = cli("describe", TASK).out
+    assert "ParameterStages(path=events/push/lin_vel_xy, stages=[[500, [-0.5, 0.5]]])" in said
+    assert "EpisodeRecorder(folder=kept)" in said and "global_interval" in said
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("task", task_ids())
 def test_describe_knows_every_task(cli, task):
     said = cli("describe", task).out
