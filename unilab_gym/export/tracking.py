@@ -40,7 +40,6 @@ from unilab_gym.export.onnx import (
     undisturbed,
 )
 from unilab_gym.export.proof import Comparison, cases_of, compare
-from unilab_gym.motion.command import MotionCommand
 
 MOTION_KEYS: Mapping[str, tuple[str, ...]] = {
     "joint_pos": ("J",),
@@ -161,6 +160,8 @@ def export_motions(
     Raises:
         ConfigError, ExportError, ExportMismatchError, ImportError: As `export_tracking_policy`.
     """
+    from unilab_gym.motion.command import MotionCommand  # needs the engine; loading a file does not
+
     terms = env.unwrapped.runtime.commands.terms.values()
     return [
         export_tracking_policy(

@@ -87,10 +87,9 @@ class RangedDraw:
         """Registers one stream per phase, keyed by the term being built."""
         lows = [item.low for item in ranges for _ in range(item.width)]
         highs = [item.high for item in ranges for _ in range(item.width)]
-        folded = [
-            [value for item in ranges for value in item.folded(item.low)],
-            [value for item in ranges for value in item.folded(item.high)],
-        ]
+        low = [value for item in ranges for value in item.folded(item.low)]
+        high = [value for item in ranges for value in item.folded(item.high)]
+        self._ranges = list(zip(low, high, strict=True))
         paths = [f"{ctx.owner}/{item.name}" if item.name else "" for item in ranges]
         moved = [bool(path) and ctx.adjustables.offer(path) for path in paths]
         self.bounds: Tensor | None = None
@@ -105,13 +104,10 @@ class RangedDraw:
                     ctx.adjustables.tensors[path] = columns
                 start += item.width
             self._placed = self._affine(ctx, ranges)
-            block = [0.0] * len(lows), [1.0] * len(highs)
-        else:
-            block = folded
+            low, high = [0.0] * len(lows), [1.0] * len(highs)
         self._draws: dict[str, Callable[[], Tensor]] = {
-            phase: ctx.uniform(len(lows), phase, *block, key) for phase in phases
+            phase: ctx.uniform(len(lows), phase, low, high, key) for phase in phases
         }
-        self._ranges = list(zip(*folded, strict=True))
 
     def limits(self, column: int) -> tuple[Any, Any]:
         """Lower and upper bound of one column: numbers, or 0-d tensors that a curriculum moves."""
