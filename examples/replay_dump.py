@@ -2,6 +2,8 @@
 
     python examples/replay_dump.py faults/fault_step812_env5.npz
     python examples/replay_dump.py faults/fault_step812_env5.npz --video fault.mp4
+    python examples/replay_dump.py FILE --task UniLab/Go2JoystickFlat-v0  # of it, or refused
+    python examples/replay_dump.py FILE --contract                       # columns and joints
 
 An environment writes such files with `EnvCfg.fault_dump`. Every recorded step starts from its
 recorded state, so that the report says which steps plain MuJoCo confirms, and what it makes of
@@ -17,8 +19,12 @@ import sys
 if sys.platform == "linux" and "DISPLAY" not in os.environ:
     os.environ.setdefault("MUJOCO_GL", "egl")  # read when mujoco is imported
 
-import mujoco
 import numpy as np
+
+try:
+    import mujoco
+except RuntimeError as error:  # MUJOCO_GL names no library
+    sys.exit(f"error: {error}; unset it, or set it to egl, osmesa or glfw")
 
 STATE = mujoco.mjtState.mjSTATE_INTEGRATION
 
@@ -82,6 +88,24 @@ def confirmed(dump, meta, after):
     return found
 
 
+def check_task(meta, task):
+    """Refuses the dump of another task, and one that does not say whose it is."""
+    found = meta.get("task")
+    if task is not None and found != task.removeprefix("unilab_gym:"):
+        of = f"of {found}" if found else "of an environment that was made without an id"
+        sys.exit(f"error: the dump is {of}, not of {task}")
+
+
+def show_contract(contract):
+    """Which column of observation and action is what."""
+    for name, group in contract["observations"].items():
+        for term in group["terms"]:
+            print(f"  {name} from {term['start']:3d}  {term['name']}, {term['width']} columns")
+    for column, joint in enumerate(contract["actions"]["joints"]):
+        scale, offset = (contract["actions"][key][column] for key in ("scale", "offset"))
+        print(f"  action {column:3d}  {joint}: {offset:g} + {scale:g} a")
+
+
 def write_video(path, model, rows, meta, camera_distance=1.8):
     """Draws recorded states at real speed; rows that are not finite repeat the last frame."""
     import imageio
@@ -110,12 +134,23 @@ def main(arguments=None):
     parser.add_argument("dump", help="NPZ file that an environment wrote")
     parser.add_argument("--video", help="draw the recorded steps into this file")
     parser.add_argument("--last", type=int, default=0, help="draw the last so many steps alone")
+    parser.add_argument("--task", help="refuse the dump of another task than this id")
+    parser.add_argument("--contract", action="store_true", help="print columns and joints")
     given = parser.parse_args(arguments)
     dump, meta = load(given.dump)
+    check_task(meta, given.task)
     model = load_model(dump)
     after, warnings = replay(model, dump, meta)
     differences = [d for d in confirmed(dump, meta, after) if d is not None]
     print(f"environment {meta['env']} of {meta['num_envs']} (backend {meta['backend']}):")
+    contract = meta.get("contract")
+    print(f"  task          {meta.get('task') or 'made without an id'}")
+    if contract is not None:
+        widths = [f"{name} {group['width']}" for name, group in contract["observations"].items()]
+        joints = len(contract["actions"]["joints"])
+        print(
+            f"  contract      {', '.join(widths)} columns; {joints} joints; {meta['ctrl_dt']:g} s"
+        )
     print(f"  causes        {', '.join(meta['causes'])}")
     print(f"  seed, rank    {meta['seed']}, {meta['rank']}")
     print(f"  steps         {len(after)}, the last at episode step {dump['episode_step'][-1] + 1}")
@@ -124,6 +159,8 @@ def main(arguments=None):
     print(f"                {len(differences)} steps to {worst:.1e} (rad, m and their rates)")
     print(f"  last step     starts {'finite' if np.isfinite(dump['state'][-1]).all() else 'NaN'},")
     print(f"                ends {'finite' if np.isfinite(after[-1]).all() else 'NaN'}")
+    if given.contract and contract is not None:
+        show_contract(contract)
     for step, told in warnings.items():
         print(f"  step {step:3d}      {told[0].splitlines()[0]}")
     if given.video:

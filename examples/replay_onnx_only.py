@@ -12,9 +12,13 @@ import re
 import sys
 from pathlib import Path
 
-import mujoco
 import numpy as np
 import onnxruntime
+
+try:
+    import mujoco
+except RuntimeError as error:  # MUJOCO_GL names no library
+    sys.exit(f"error: {error}; unset it, or set it to egl, osmesa or glfw")
 
 ROBOTS = Path(__file__).resolve().parents[1] / "assets" / "robots"
 SCHEMA = "unilab_gym.contract/1"

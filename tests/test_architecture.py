@@ -17,7 +17,7 @@ PACKAGE = Path(unilab_gym.__file__).resolve().parent
 
 FLOORS = (
     r"errors",
-    r"math|model_index|serialize|signals|diagnosis|scene_config|learner_config|config|assets"
+    r"math|engine|model_index|serialize|signals|diagnosis|scene_config|learner_config|config|assets"
     r"|registration|io(\..*)?",
     r"backends\.base",
     r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|rows|carriers|buffers|reads|frame|term)"
@@ -211,6 +211,13 @@ def test_terms_rest_on_the_term_alone():
             ), f"{importer} imports {imported}"
 
 
+def test_mujoco_is_imported_in_one_place():
+    """There a MUJOCO_GL that names no library is a clear error, see `unilab_gym.engine`."""
+    importing = re.compile(r"^(import mujoco|from mujoco[. ])", re.MULTILINE)
+    found = [relative(path) for path in sources() if importing.search(path.read_text("utf-8"))]
+    assert found == ["engine.py"]
+
+
 def test_the_runtime_knows_no_engine_and_no_gymnasium():
     for path in sources():
         if relative(path).split("/")[0] not in ("runtime", "mdp"):
@@ -223,7 +230,7 @@ def test_the_runtime_knows_no_engine_and_no_gymnasium():
                 root = name.split(".")[0]
                 assert root not in ("gymnasium", "mujoco", "mujoco_warp", "warp", "numpy"), path
                 assert not name.startswith("unilab_gym.backends.") or name.endswith(".base"), path
-                assert name != "unilab_gym.backends", path
+                assert name not in ("unilab_gym.backends", "unilab_gym.engine"), path
 
 
 # --- NumPy, sizes ---------------------------------------------------------------------------------

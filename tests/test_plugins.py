@@ -13,9 +13,11 @@ from helpers.packages import install
 
 import unilab_gym
 from unilab_gym import registration
+from unilab_gym.cli import show
+from unilab_gym.cli.arguments import Audit
 from unilab_gym.cli.show import task_facts
 from unilab_gym.config import OwnerCfg, from_dict, to_dict
-from unilab_gym.contract import build_snapshot, resolve
+from unilab_gym.contract import build_snapshot, resolve, transfer_matrix
 from unilab_gym.errors import ConfigError, PluginError, PluginWarning
 from unilab_gym.registration import list_tasks, load_task, owner_config, task_ids
 
@@ -209,7 +211,7 @@ def test_what_an_owner_returns_is_looked_at(site):
     assert owner_config("MyLab/Plain-v0", "mjwarp").training.sim_backend == "mjwarp"
 
 
-def test_an_owner_that_fails_hurts_no_list(site):
+def test_an_owner_that_fails_hurts_neither_list_nor_audit(site, capsys):
     source = """
     import dataclasses
     from unilab_gym.config import apply_overrides
@@ -230,6 +232,14 @@ def test_an_owner_that_fails_hurts_no_list(site):
     assert "'MyLab/Raises-v0' of package 'my-lab': its owner fails: KeyError" in messages[1]
     with pytest.raises(KeyError, match="no robot"):
         owner_config("MyLab/Raises-v0", "mujoco")
+    cells = transfer_matrix(["MyLab/Gone-v0", "MyLab/Raises-v0", "UniLab/CartPole-v0"])
+    verdicts = [cell.verdict for cell in cells]
+    assert verdicts == ["broken"] * 8 + ["ok"] * 4
+    assert cells[0].to_dict()["problem"].startswith("ConfigError: no file 'no/such/robot.xml'")
+    assert cells[4].problem == "KeyError: 'no robot'" and not cells[4].same_contract
+    assert show.audit(Audit(task=("MyLab/Gone-v0", "UniLab/CartPole-v0"))) == 1
+    said = capsys.readouterr().out
+    assert said.count("no/such/robot.xml") == 4 and said.count(" broken ") == 4
 
 
 IMPORT = """

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import mujoco
-
 from unilab_gym.config import ActuatorCfg, SceneCfg, SensorCfg
+from unilab_gym.engine import mujoco
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.model_index import ModelIndex
 

@@ -11,11 +11,11 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import mujoco
 import numpy as np
 
 from unilab_gym.assets import asset_path
 from unilab_gym.config import SceneCfg, SimCfg
+from unilab_gym.engine import mujoco
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.model_index import (
     ActuatorInfo,

@@ -38,6 +38,7 @@ from torch import Tensor
 from unilab_gym.backends import create_backend
 from unilab_gym.backends.base import BackendSpec
 from unilab_gym.config import EnvCfg
+from unilab_gym.contract.resolve import resolve_built
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.env import FaultPolicy, ManagerBasedRlEnv, quiet_torch
 from unilab_gym.scene import build_scene
@@ -187,7 +188,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             cpu_ids=cfg.cpu_ids,
             options=dataclasses.asdict(cfg.sim),
         )
-        return ManagerBasedRlEnv(
+        runtime = ManagerBasedRlEnv(
             cfg,
             scene.index,
             lambda final: create_backend(self.backend_name, final),
@@ -197,6 +198,9 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             on_fault=on_fault,
             max_episode_steps=self.max_episode_steps,
         )
+        if runtime.faults is not None:
+            runtime.faults.contract_of = resolve_built
+        return runtime
 
     def _set_spaces(self) -> None:
         shapes = self.runtime.rt.observations.shapes
@@ -233,6 +237,8 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             spec = deepcopy(spec)
             spec.kwargs = {name: _plain(value) for name, value in spec.kwargs.items()}
         self._spec = spec
+        if self._runtime is not None and self._runtime.faults is not None:
+            self._runtime.faults.task = "" if spec is None else spec.id
 
     # --- Gymnasium ---------------------------------------------------------------------------
 

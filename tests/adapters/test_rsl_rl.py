@@ -7,6 +7,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 
+import unilab_gym
 from unilab_gym.adapters.rsl_rl import RslRlVecEnv, rsl_rl_config
 from unilab_gym.errors import ConfigError
 from unilab_gym.registration import owner_config
@@ -82,6 +83,21 @@ def test_another_mode_or_another_env_is_refused(env):
         RslRlVecEnv(env)
     with pytest.raises(ConfigError, match="UnilabVectorEnv, got SyncVectorEnv"):
         RslRlVecEnv(gym.make_vec("CartPole-v1", num_envs=1, vectorization_mode="sync"))
+
+
+def test_a_group_of_frames_is_refused_by_name():
+    cfg = owner_config("UniLab/CartPole-v0", "mujoco").env
+    for flatten in (True, False):
+        group = dataclasses.replace(cfg.observations["policy"], history=3, flatten=flatten)
+        one = dataclasses.replace(cfg, observations={**cfg.observations, "policy": group})
+        made = unilab_gym.make(one, 2, backend="mujoco")
+        made.reset(seed=0)
+        if flatten:
+            assert RslRlVecEnv(made).get_observations()["policy"].shape == (2, 12)
+        else:
+            with pytest.raises(ConfigError, match=r"group 'policy' is laid out.*flatten=True"):
+                RslRlVecEnv(made)
+        made.close()
 
 
 def test_config_is_read_whole():

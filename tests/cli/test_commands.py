@@ -1,6 +1,7 @@
 """The commands that look: help, list, describe, doctor, audit; and what wrong usage says."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -98,10 +99,29 @@ def test_a_damaged_record_is_one_clear_error(cli, option, record, tmp_path):
     assert said.err.startswith("error: ")
 
 
-def test_a_bogus_mujoco_gl_is_named_before_mujoco_fails(cli, monkeypatch):
-    monkeypatch.setenv("MUJOCO_GL", "bogus")
-    said = cli("play", code=2)
-    assert "MUJOCO_GL: 'bogus'" in said.err and "osmesa" in said.err
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        (["-m", "unilab_gym", "play"], 2),
+        (["examples/train_rsl_rl.py"], 2),
+        (["examples/train_cleanrl.py"], 1),
+        (["examples/replay_dump.py", "x.npz"], 1),
+        (["examples/replay_onnx_only.py", "x.onnx"], 1),
+    ],
+)
+def test_a_bogus_mujoco_gl_is_named(command, code):
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=60,
+        env=os.environ | {"MUJOCO_GL": "bogus", "PYTHONPATH": str(ROOT)},
+    )
+    said = done.stderr.splitlines()[-1]
+    assert done.returncode == code
+    assert "bogus" in said and "MUJOCO_GL" in said and "osmesa" in said and "unset it" in said
+    assert said.startswith(("error: ", "unilab_gym.errors.ConfigError: "))
 
 
 # --- list and describe ----------------------------------------------------------------------------
@@ -166,6 +186,55 @@ def test_describe_says_which_column_is_which_joint(cli):
     columns = [line.split() for line in lines]
     assert ["18:30", "joint_vel", "1", "none", "[-1.5,", "1.5]"] in [row[:6] for row in columns]
     assert ["2", "FL_calf_joint", "FL_calf", "0.25", "-1.5"] in [row[:5] for row in columns]
+
+
+def test_describe_shows_events_curricula_and_recorders(cli, monkeypatch, tmp_path):
+    import dataclasses
+
+    from unilab_gym.config import CurriculumTermCfg, EventTermCfg, RecorderTermCfg
+    from unilab_gym.mdp import curriculums, events, recorders
+
+    params = {"path": "events/push/lin_vel_xy", "stages": ((500, (-0.5, 0.5)),)}
+
+    def owner(task, backend):
+        cfg = owner_config(task, backend)
+        push = EventTermCfg(
+            func=events.PushRoot,
+            mode="interval",
+            interval_s=(4.0, 6.0),
+            global_interval=True,
+            params={"lin_vel_xy": (-0.1, 0.1)},
+        )
+        env = dataclasses.replace(
+            cfg.env,
+            events={"push": push},
+            curriculum={
+                "harder": CurriculumTermCfg(func=curriculums.ParameterStages, params=params)
+            },
+            recorders={
+                "kept": RecorderTermCfg(func=recorders.EpisodeRecorder, params={"folder": "kept"})
+            },
+        )
+        return dataclasses.replace(cfg, env=env)
+
+    monkeypatch.setattr("unilab_gym.registration.owner_config", owner)
+    data = cli("describe", TASK, "--json").data
+    assert data["curriculum"] == [
+        {
+            "name": "harder",
+            "func": "unilab_gym.mdp.curriculums:ParameterStages",
+            "params": {"path": "events/push/lin_vel_xy", "stages": [[500, [-0.5, 0.5]]]},
+        }
+    ]
+    assert data["recorders"][0]["params"] == {"folder": "kept"}
+    assert (data["events"][0]["global_interval"], data["events"][0]["min_steps_between"]) == (
+        True,
+        0,
+    )
+    said = cli("describe", TASK).out
+    assert "ParameterStages(path=events/push/lin_vel_xy, stages=[[500, [-0.5, 0.5]]])" in said
+    assert "EpisodeRecorder(folder=kept)" in said and "global_interval" in said
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("task", task_ids())

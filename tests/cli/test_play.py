@@ -307,6 +307,18 @@ def test_a_task_without_a_bar_is_not_said_to_reach_it(cli, trained, monkeypatch)
     assert "UniLab/CartPole-v0 has no bar" in said
     assert "outcome: reached" not in said
     assert cli("play", "--run", trained, *whole, "--json").data["missed"] is None
+    said = cli("play", "--run", trained, *whole, "--require-outcome", code=2).err
+    assert "UniLab/CartPole-v0 has no bar" in said
+
+
+@pytest.mark.parametrize(
+    "option", [("--agent", "zero"), ("--steps", "3"), ("--command", "1", "0", "0")]
+)
+def test_an_outcome_cannot_be_required_where_none_is_judged(cli, order, option):
+    whole = ("--backend", "mujoco", "--episodes", "2", "--no-video", "--no-plots")
+    said = cli("play", *whole, "--require-outcome", *option, code=2).err
+    assert f"--require-outcome goes without {option[0]}" in said
+    assert "env" not in order
 
 
 def test_an_export_keeps_the_arguments_that_its_run_was_trained_with(trained, tmp_path):

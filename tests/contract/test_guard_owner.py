@@ -240,6 +240,20 @@ GO2_DENIED = {
     ),
     "default pose": ({"env.scene.keyframe": None}, "resolved.joints.default"),
     "control step": ({"env.ctrl_dt": 0.01}, "env.ctrl_dt"),
+    "default pose of one joint": (
+        {"env.scene.joint_pos": {"FL_hip_joint": 0.1}},
+        "resolved.joints.default",
+    ),
+    "history": ({"env.observations.policy.history": 4}, "env.observations.policy.history"),
+    "history of a term": (
+        {"env.observations.policy.terms.joint_vel.history": 4},
+        "joint_vel.history",
+    ),
+    "layout": (
+        {"env.observations.policy.history": 5, "env.observations.policy.flatten": False},
+        "resolved.observations.policy.layout",
+    ),
+    "latency": ({"env.observations.policy.terms.joint_vel.delay": 1}, "joint_vel.delay"),
     "group map": ({"algo.obs_groups.actor": ["critic"]}, "algo.obs_groups.actor"),
     "normalizer": ({"algo.actor.obs_normalization": False}, "algo.actor.obs_normalization"),
     "network": ({"algo.critic.hidden_dims": [64, 64]}, "algo.critic.hidden_dims"),
@@ -266,6 +280,29 @@ def test_go2_with_one_change_is_refused(go2_record, case):
         resolve_sim2sim_config(go2_record, target)
     found = [item for item in caught.value.report.denied if item.path.endswith(path)]
     assert found and str(found[0]) in str(caught.value)
+
+
+def test_go2_with_other_terms_is_refused(go2_record):
+    """E16: two of equal width that changed places, so that nothing else fails; and one less."""
+    target = go2_joystick_flat.owner("mjwarp")
+    terms = dict(target.env.observations["policy"].terms)
+    swap = {"base_ang_vel": "projected_gravity", "projected_gravity": "base_ang_vel"}
+    swapped = {swap.get(name, name): terms[swap.get(name, name)] for name in terms}
+    report = check_replay(go2_record, with_policy_terms(target, swapped))
+    assert paths(report.denied) == ["env.observations.policy.terms"]
+    del terms["projected_gravity"]
+    with pytest.raises(CrossBackendIncompatibleError) as caught:
+        resolve_sim2sim_config(go2_record, with_policy_terms(target, terms))
+    assert "policy.terms.projected_gravity: source {" in str(caught.value)
+    assert "target absent" in str(caught.value)
+
+
+def test_go2_with_another_reward_is_warned_about(go2_record):
+    target = apply_overrides(
+        go2_joystick_flat.owner("mjwarp"), {"env.rewards.track_lin_vel.weight": 3.0}
+    )
+    report = check_replay(go2_record, target)
+    assert report.ok and paths(report.warned) == ["env.rewards.track_lin_vel.weight"]
 
 
 @pytest.mark.parametrize("case", GO2_ALLOWED)

@@ -19,6 +19,7 @@ from onnx import numpy_helper
 from tensordict import TensorDict
 from torch import nn
 
+import unilab_gym
 from unilab_gym.contract import check_replay, resolve
 from unilab_gym.errors import (
     ConfigError,
@@ -29,7 +30,7 @@ from unilab_gym.errors import (
 from unilab_gym.export import export_policy, load_policy, rsl_rl_actor
 from unilab_gym.export import onnx as onnx_export
 from unilab_gym.export.metadata import csv_metadata
-from unilab_gym.registration import owner_config
+from unilab_gym.registration import owner_config, task_ids
 
 REPO = Path(__file__).resolve().parents[2]
 
@@ -326,6 +327,29 @@ def test_metadata_follows_the_columns_of_the_action(contract):
     assert metadata["observation_terms_scale"].split(",")[:3] == ["0.1;0.2;0.3", "2.0", "1.0"]
     assert metadata["observation_terms_clip"].split(",")[:2] == ["-5.0;inf", "-inf;inf"]
     assert metadata["observation_terms_history_length"].split(",")[:2] == ["5", "0"]
+
+
+@pytest.mark.parametrize("task", task_ids())
+def test_every_task_says_what_a_replay_needs_joint_by_joint(task):
+    """E31: against the compiled model; gains that differ per joint line up by name."""
+    contract = resolve(owner_config(task, "mujoco"))
+    metadata = {key: text.split(",") for key, text in csv_metadata(contract).items()}
+    assert set(metadata) | {"run_path"} == CSV_KEYS
+    env = unilab_gym.make(owner_config(task, "mujoco").env, 1, backend="mujoco")
+    model, terms = env.runtime.backend.model, contract["observations"]["policy"]["terms"]
+    env.close()
+    for column, joint in enumerate(metadata["joint_names"]):
+        actuator = int(np.flatnonzero(model.actuator_trnid[:, 0] == model.joint(joint).id)[0])
+        assert model.actuator(actuator).name == contract["actions"]["actuators"][column]
+        kp, kd = (float(metadata[f"joint_{key}"][column]) for key in ("stiffness", "damping"))
+        if kp:  # else a motor, whose action is no target
+            assert model.actuator_gainprm[actuator, 0] == pytest.approx(kp)
+            assert -model.actuator_biasprm[actuator, 2] == pytest.approx(kd)
+        default = float(metadata["default_joint_pos"][column])
+        assert contract["joints"]["default"][contract["joints"]["names"].index(joint)] == default
+    assert metadata["observation_names"] == [term["name"] for term in terms]
+    assert len(metadata["action_scale"]) == len(metadata["action_box"]) == model.nu
+    assert "raw" in contract["conventions"]["action"] and contract["control_dt"] > 0
 
 
 def test_the_guard_reads_the_file(exported):

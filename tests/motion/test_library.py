@@ -68,6 +68,11 @@ def test_wrong_sets_of_clips_are_refused(tmp_path):
         load_motions((), fps=50.0)
     with pytest.raises(MotionError, match="given twice: squat"):
         load_motions(("squat", "squat"), fps=50.0)
+    for folder in ("one", "two"):
+        (tmp_path / folder).mkdir()
+    alike = tuple(str(write_clip(tmp_path / folder)) for folder in ("one", "two"))
+    with pytest.raises(MotionError, match="several files are called sway: rename one"):
+        load_motions(alike, fps=50.0)
     with pytest.raises(MotionError, match=r"different rates in one table: \[25.0, 50.0\]"):
         packed([make_clip(), make_clip(fps=25.0)])
     data = arrays(path)

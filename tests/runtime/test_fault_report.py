@@ -159,6 +159,51 @@ def test_what_recording_and_raising_cost(tmp_path):
     assert quiet < raising <= quiet + 3
 
 
+def test_a_dump_says_whose_it_is_and_is_refused_for_another_task(tmp_path, capsys):
+    import gymnasium
+
+    import unilab_gym
+    from unilab_gym.contract import resolve
+    from unilab_gym.registration import owner_config
+
+    task = "UniLab/CartPole-v0"
+    owner = owner_config(task, "mujoco")
+    wanted = FaultDumpCfg(directory=str(tmp_path / "faults"), steps=4)
+    made = (
+        gymnasium.make_vec(
+            f"unilab_gym:{task}", num_envs=2, backend="mujoco", overrides={"fault_dump": wanted}
+        ),
+        unilab_gym.make(
+            dataclasses.replace(
+                owner.env, fault_dump=dataclasses.replace(wanted, directory=str(tmp_path / "cfg"))
+            ),
+            2,
+            backend="mujoco",
+        ),
+    )
+    paths = []
+    for env in made:
+        env.reset(seed=0)
+        env.step(torch.tensor([[0.0], [NAN]]))
+        paths += env.unwrapped.runtime.faults.dumps
+        env.close()
+    script = load_script()
+    metas = [script.load(path)[1] for path in paths]
+    assert [meta["task"] for meta in metas] == [task, None]
+    contract = {**resolve(owner), "network": None}
+    assert metas[0]["contract"] == contract
+    assert metas[1]["contract"] == {**contract, "task": ""}
+    script.main([str(paths[0]), "--task", f"unilab_gym:{task}", "--contract"])
+    said = capsys.readouterr().out
+    assert f"task          {task}" in said and "policy 4" in said and "1 joints" in said
+    (joint,) = contract["actions"]["joints"]
+    assert f"action   0  {joint}: " in said and "policy from   0  " in said
+    with pytest.raises(SystemExit, match=r"dump is of UniLab/CartPole-v0, not of UniLab/G1W"):
+        script.main([str(paths[0]), "--task", "UniLab/G1WalkFlat-v0"])
+    with pytest.raises(SystemExit, match="made without an id, not of UniLab/CartPole-v0"):
+        script.main([str(paths[1]), "--task", task])
+
+
 def test_early_faults_and_the_limit_of_files(tmp_path, caplog):
     env = started(dumping(tmp_path, max_files=2), 4)
     action = zero_action(env)

@@ -11,6 +11,7 @@ from helpers.probe import (
     probe_cfg,
     row_at_step,
     started,
+    walker_cfg,
     zero_action,
 )
 
@@ -51,6 +52,22 @@ def test_an_episode_of_fifty_steps_by_hand(tmp_path):
     assert values["metric/k"] == pytest.approx(25.5)
     assert all(value == 0.0 for name, value in values.items() if name.startswith("fault/"))
     env.close()
+
+
+def test_a_metric_of_a_command_says_how_it_is_followed(tmp_path):
+    """`command/<command>/<metric>` is that metric, at no operation more; others have none."""
+    from unilab_gym.mdp import metrics
+
+    follow = MetricTermCfg(func=metrics.lin_vel_error, params={"command": "twist"})
+    terms = {"err": follow, "k": MetricTermCfg(func=counter)}
+    env = started(walker_cfg(tmp_path, metrics=terms, episode_length_s=0.1), 4)
+    for _ in range(5):
+        env.step(zero_action(env))
+    values = log(env)
+    env.close()
+    assert values["episode/ended"] == 4 and values["metric/err"] > 0.0
+    assert values["command/twist/err"] == values["metric/err"]
+    assert [key for key in values if key.startswith("command/")] == ["command/twist/err"]
 
 
 def test_the_mean_is_over_rows_that_ended_in_this_step(tmp_path):

@@ -50,13 +50,20 @@ class RslRlVecEnv(VecEnv):
     """
 
     def __init__(self, env: VectorEnv, learner_device: str | torch.device | None = None) -> None:
-        """Checks the mode.
+        """Checks the mode and the observation groups.
 
         Raises:
             ConfigError: If the environment is not ours or resets in another mode: rsl_rl would
-                silently train on dummy transitions.
+                silently train on dummy transitions. Or if an observation group is `[N, H, D]`: its
+                networks take one vector.
         """
         base = base_env(env, "RslRlVecEnv", "rsl_rl", AutoresetMode.SAME_STEP)
+        for name, group in base.cfg.observations.items():
+            if not group.flatten:
+                raise ConfigError(
+                    f"rsl_rl's networks take one vector, and observation group {name!r} is laid "
+                    "out frame by frame: say flatten=True in its ObservationGroupCfg"
+                )
         self.env = base
         self.num_envs = base.num_envs
         self.num_actions = base.runtime.action_size

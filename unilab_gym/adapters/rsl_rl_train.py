@@ -41,12 +41,11 @@ from unilab_gym.contract import resolve as resolve_contract
 from unilab_gym.errors import ConfigError, RunFolderError
 from unilab_gym.export import (
     ExportReport,
+    export_motions,
     export_policy,
-    export_tracking_policy,
     rsl_rl_actor,
 )
 from unilab_gym.export.onnx import replacing
-from unilab_gym.motion.command import MotionCommand
 from unilab_gym.registration import owner_config, parse_task_args
 
 
@@ -302,10 +301,11 @@ def train(settings: TrainSettings) -> Path | None:
             processes.say("new episodes: environments of several processes are not kept")
     log = _learn(runner, owner, tracker, first, folder, stagger=not goes_on)
     if folder is not None:
-        report = _export(runner, adapter, owner, folder)
+        reports = _export(runner, adapter, owner, folder)
         tracker.finish(log)
-        tracker.record_file(report.path)
-        print(f"verified policy: {report.path}  (largest difference {report.max_error:.1e})")
+        for report in reports:
+            tracker.record_file(report.path)
+            print(f"verified policy: {report.path}  (largest difference {report.max_error:.1e})")
         print(f"replay it: unilab-gym play --run {folder}")
     adapter.env.close()
     if runner.is_distributed:
@@ -375,28 +375,13 @@ def _learn(
 
 def _export(
     runner: OnPolicyRunner, adapter: RslRlVecEnv, owner: OwnerCfg, folder: Path
-) -> ExportReport:
+) -> list[ExportReport]:
+    """The policy, and after it the variants that hold a reference motion."""
     groups = adapter.get_observations()
     actor, contract = rsl_rl_actor(runner), resolve_contract(owner)
     recorded = torch.cat([groups[name] for name in owner.algo.obs_groups["actor"]], 1)
-    for term in adapter.env.unwrapped.runtime.commands.terms.values():
-        if isinstance(term, MotionCommand):
-            for clip in term.library.names:
-                report = export_tracking_policy(
-                    actor,
-                    contract,
-                    folder / f"tracking_{clip}.onnx",
-                    motion=term.reference(clip),
-                    body_names=term.body_names,
-                    anchor_body_name=term.anchor,
-                    observations=recorded,
-                    run_path=folder.name,
-                )
-                print(f"with its reference motion inside: {report.path}")
-    return export_policy(
-        actor,
-        contract,
-        folder / "policy.onnx",
-        observations=recorded,
-        run_path=folder.name,
-    )
+    path, run = folder / "policy.onnx", folder.name
+    return [
+        export_policy(actor, contract, path, observations=recorded, run_path=run),
+        *export_motions(actor, contract, adapter.env, folder, observations=recorded, run_path=run),
+    ]

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import mujoco
-
 from unilab_gym.backends.budgets import round_up
+from unilab_gym.engine import mujoco
 
 MASS_FIELDS = ("body_mass", "body_inertia", "body_ipos", "dof_armature")
 """Fields from which the engine derives constants (`RecomputeLevel.ALL`)."""

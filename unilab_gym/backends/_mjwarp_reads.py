@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import mujoco
 import torch
 from torch import Tensor
 
 from unilab_gym.backends.base import FieldSlice, ReadPlan, Stage
+from unilab_gym.engine import mujoco
 from unilab_gym.errors import BackendError, ConfigError, UnsupportedCapabilityError, near
 
 _POSES = ("kinematics",)

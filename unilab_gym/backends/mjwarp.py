@@ -16,7 +16,6 @@ import operator
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import mujoco
 import numpy as np
 import torch
 from torch import Tensor
@@ -43,6 +42,7 @@ from unilab_gym.backends.base import (
 )
 from unilab_gym.backends.budgets import BudgetWatch
 from unilab_gym.backends.capabilities import CAPABILITIES
+from unilab_gym.engine import mujoco
 from unilab_gym.errors import (
     BackendError,
     BackendUnavailableError,

@@ -18,10 +18,8 @@ import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
-import mujoco
 import numpy as np
 import torch
-from mujoco.batch import DATA_FIELDS, Batch, SimulationError
 from numpy.lib.stride_tricks import as_strided
 from torch import Tensor
 
@@ -39,6 +37,7 @@ from unilab_gym.backends.base import (
     TensorResetRandomizationPayload,
 )
 from unilab_gym.backends.capabilities import CAPABILITIES
+from unilab_gym.engine import DATA_FIELDS, Batch, SimulationError, mujoco
 from unilab_gym.errors import BackendError, BudgetOverflowWarning, ConfigError, near
 
 _WARNING_BITS = (  # order of mjtWarning in 4.0

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from unilab_gym.errors import ConfigError, CrossBackendWarning, UnilabGymError, near
+from unilab_gym.errors import ConfigError, CrossBackendWarning, UnilabGymError
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -47,35 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.OmitArgPrefixes),
     )
     module, name = runner_of(command)
-    problem = _environment_problem()
-    if problem:
-        print(f"error: {problem}", file=sys.stderr)
-        return USAGE
     return guarded_call(lambda: getattr(importlib.import_module(module), name)(command))
-
-
-_GL = ("egl", "osmesa", "glfw", "glx", "cgl", "wgl")
-_GL_SWITCH = (
-    "",
-    "enable",
-    "enabled",
-    "on",
-    "true",
-    "1",
-    "disable",
-    "disabled",
-    "off",
-    "false",
-    "0",
-)
-
-
-def _environment_problem() -> str:
-    """MuJoCo cannot even be imported where MUJOCO_GL names no library; say so before that."""
-    asked = os.environ.get("MUJOCO_GL", "").lower().strip()
-    if asked in (*_GL, *_GL_SWITCH):
-        return ""
-    return f"the environment variable MUJOCO_GL: {near(asked, _GL)}; unset it to let us choose"
 
 
 def guarded_call(function: Any) -> int:

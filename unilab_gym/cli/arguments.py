@@ -65,7 +65,7 @@ class Doctor:
 class Audit:
     """Check that a policy of every task may move between its backends: the transfer matrix.
 
-    The exit code is 1 where the guard would refuse a replay.
+    The exit code is 1 where the guard would refuse a replay, or a task does not build.
     """
 
     task: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class Play:
     run_root: Path = Path("runs")
     """Folder of all runs."""
     require_outcome: Switch[bool] = False
-    """Exit with 1 where the task's bar is missed."""
+    """Exit with 1 where the task's bar is missed, with 2 where it has none."""
     json: Switch[bool] = False
     """One JSON document with the figures."""
 
@@ -130,7 +130,8 @@ class Export:
     """Write a checkpoint as a verified ONNX file that carries its contract.
 
     onnxruntime is compared with torch on observations recorded with the policy, on drawn ones and
-    on extremes; where they differ nothing is written and the exit code is 1.
+    on extremes; where they differ nothing is written and the exit code is 1. A tracking run
+    also gets tracking_<clip>.onnx for each of its clips, with the reference motion inside.
     """
 
     run: str = "latest"

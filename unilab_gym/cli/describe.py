@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -13,6 +14,9 @@ from unilab_gym.errors import ConfigError
 
 if TYPE_CHECKING:
     from unilab_gym.config import EnvCfg, TermCfg
+
+
+_EVENT = ("mode", "interval_s", "global_interval", "min_steps_between", "in_play")
 
 
 def describe(args: Describe) -> None:
@@ -39,7 +43,7 @@ def facts(task: str, backend: str) -> dict[str, Any]:
         `contract` (the resolved contract, as in run_config.json and in an ONNX file),
         `contract_hash`, `command_ranges` (of training, where they are known) and, for a task,
         `summary`, `backend`, `timing`, `rewards`,
-        `terminations`, `events`, `metrics`, `read_plan`.
+        `terminations`, `events`, `metrics`, `curriculum`, `recorders`, `read_plan`.
 
     Raises:
         ConfigError: If it is neither.
@@ -72,7 +76,8 @@ def _task_facts(task_id: str, backend: str) -> dict[str, Any]:
     owner = owner_config(task_id, backend)
     record, env = build_snapshot(owner), owner.env
     contract = record["resolved"]
-    built = make(env, 1, backend="mujoco")  # declarations are the same on every backend
+    # Declarations are the same on every backend; nothing is recorded.
+    built = make(dataclasses.replace(env, recorders={}, fault_dump=None), 1, backend="mujoco")
     try:
         plan = str(built.runtime.read_plan)
     finally:
@@ -98,12 +103,14 @@ def _task_facts(task_id: str, backend: str) -> dict[str, Any]:
 
 
 def _terms(env: EnvCfg) -> dict[str, Any]:
-    """What the contract leaves out: rewards, terminations, events and metrics."""
+    """What the contract leaves out: rewards, terminations, events, curricula and so on."""
     kinds: tuple[tuple[str, Mapping[str, Any], tuple[str, ...]], ...] = (
         ("rewards", env.rewards, ("weight",)),
         ("terminations", env.terminations, ("time_out",)),
-        ("events", env.events, ("mode", "interval_s", "in_play")),
+        ("events", env.events, _EVENT),
         ("metrics", env.metrics, ("reduce", "play_only")),
+        ("curriculum", env.curriculum, ()),
+        ("recorders", env.recorders, ()),
     )
     return {
         kind: [
@@ -134,7 +141,7 @@ def text(data: Mapping[str, Any]) -> str:
     for name, group in contract["observations"].items():
         lines += ["", *_observations(name, group, contract)]
     lines += ["", *_actions(contract), "", *_commands(contract, data["command_ranges"])]
-    for kind in ("rewards", "terminations", "events", "metrics"):
+    for kind in ("rewards", "terminations", "events", "metrics", "curriculum", "recorders"):
         if data.get(kind):
             lines += ["", kind, _listing(data[kind])]
     if "read_plan" in data:

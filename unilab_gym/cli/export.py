@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,7 +21,11 @@ from unilab_gym.evaluation import policy_input
 from unilab_gym.factory import make
 from unilab_gym.vector_env import UnilabVectorEnv
 
+if TYPE_CHECKING:
+    from unilab_gym.export import ExportReport
+
 _ENVS = 16
+DEPLOY = "deploy.yaml"
 
 
 def export(args: Export) -> None:
@@ -36,24 +40,35 @@ def export(args: Export) -> None:
         raise ConfigError(f"--observations must be positive, got {args.observations}")
     source = _checkpoint(args)
     target = guarded(source, "mujoco")
+    path = source.folder / ONNX if args.out is None else args.out
     env = make(target.env, _ENVS, backend="mujoco")  # with training's noise and randomization
     try:
         policy = load(source, target, env)
         recorded = _recorded(env, policy, args.observations)
+        assert isinstance(policy, CheckpointPolicy)
+        report, tracking = _write(args, policy, target, env, recorded, path, source.folder.name)
     finally:
         env.close()
-    assert isinstance(policy, CheckpointPolicy)
-    path = source.folder / ONNX if args.out is None else args.out
-    report = _write(args, policy, target, recorded, path, source.folder.name)
     if path.parent.resolve() == source.folder.resolve() and (path.parent / RUN_CONFIG).is_file():
-        record_file(path)
+        for written in (report, *tracking):
+            record_file(written.path)
+    deploy = str(path.with_name(DEPLOY)) if args.deploy_yaml else None
     if args.json:
-        print_json({**report, "path": str(path)})
+        print_json(
+            {**_facts(report), "deploy_yaml": deploy, "tracking": list(map(_facts, tracking))}
+        )
         return
-    print(f"{path}: {report['recorded']} recorded and {report['drawn']} drawn observations, ")
-    print(f"largest difference {report['max_error']:.1e} x max(1, |action|)")
-    if report["deploy_yaml"]:
-        print(f"{report['deploy_yaml']}: for Unitree's C++ runtime")
+    for written in (report, *tracking):
+        print(
+            f"{written.path}: {written.recorded} recorded and {written.drawn} drawn observations, "
+            f"largest difference {written.max_error:.1e} x max(1, |action|)"
+        )
+    if deploy:
+        print(f"{deploy}: for Unitree's C++ runtime")
+
+
+def _facts(report: ExportReport) -> dict[str, Any]:
+    return {**dataclasses.asdict(report), "path": str(report.path)}
 
 
 def _checkpoint(args: Export) -> PolicySource:
@@ -87,26 +102,34 @@ def _recorded(env: UnilabVectorEnv, policy: Any, count: int) -> Tensor:
 
 
 def _write(
-    args: Export, policy: CheckpointPolicy, target: OwnerCfg, obs: Tensor, path: Path, run: str
-) -> dict[str, Any]:
-    from unilab_gym.export import DeploySettings, export_policy
+    args: Export,
+    policy: CheckpointPolicy,
+    target: OwnerCfg,
+    env: UnilabVectorEnv,
+    obs: Tensor,
+    path: Path,
+    run: str,
+) -> tuple[ExportReport, list[ExportReport]]:
+    """The policy; beside it, for a tracking task, the variants that hold a reference motion."""
+    from unilab_gym.export import DeploySettings, export_motions, export_policy
 
     deploy = None
     if args.deploy_yaml:
         record = build_snapshot(target)
         per_command = command_ranges(record["declared"], record["resolved"]).values()
         ranges = {part: pair for command in per_command for part, pair in command.items()}
-        deploy = DeploySettings(path.with_name("deploy.yaml"), args.sdk_joints, ranges)
+        deploy = DeploySettings(path.with_name(DEPLOY), args.sdk_joints, ranges)
+    contract = resolve(target)
     report = export_policy(
         policy.actor,
-        resolve(target),
+        contract,
         path,
         observations=obs,
         static_batch=args.static_batch,
         run_path=run,
         deploy=deploy,
     )
-    return {
-        **dataclasses.asdict(report),
-        "deploy_yaml": None if deploy is None else str(deploy.path),
-    }
+    tracking = export_motions(
+        policy.actor, contract, env, path.parent, observations=obs, run_path=run
+    )
+    return report, tracking

@@ -37,6 +37,8 @@ def play(args: Play) -> int:
         UnilabGymError: What was refused, and why.
     """
     source, target = _what(args)
+    if args.require_outcome:
+        _check_bar(args, target)
     out = _out_folder(args, source)
     backend = target.training.sim_backend
     env = make(
@@ -71,8 +73,8 @@ def play(args: Play) -> int:
         "seed": args.seed,
         "command": args.command,
     }
+    asked = not _unjudged(args)
     bar = load_task(target.task).outcome
-    asked = source is not None and args.command is None and args.steps is None
     judged = asked and bool(bar.at_most or bar.at_least)
     if asked and not judged:
         notes.append(f"outcome: not judged, {target.task} has no bar")
@@ -106,6 +108,28 @@ def _what(args: Play) -> tuple[PolicySource | None, OwnerCfg]:
     if asked != source.task:
         raise ConfigError(f"--task {asked}: the policy {source.path} was trained on {source.task}")
     return source, guarded(source, args.backend, args.device, strict=args.strict)
+
+
+def _unjudged(args: Play) -> str:
+    """The option with which a replay cannot be compared with the task's bar; "" where it can."""
+    if args.agent != "policy":
+        return f"--agent {args.agent}"
+    return "--command" if args.command is not None else "--steps" if args.steps is not None else ""
+
+
+def _check_bar(args: Play, target: OwnerCfg) -> None:
+    """An outcome that is required can be missed."""
+    option = _unjudged(args)
+    if option:
+        raise ConfigError(
+            f"--require-outcome goes without {option}: the task's bar holds for a policy on whole "
+            "episodes with sampled commands"
+        )
+    bar = load_task(target.task).outcome
+    if not (bar.at_most or bar.at_least):
+        raise ConfigError(
+            f"--require-outcome: {target.task} has no bar; state one with Task(outcome=...)"
+        )
 
 
 def _out_folder(args: Play, source: PolicySource | None) -> Path:

@@ -64,25 +64,25 @@ def audit(args: Audit) -> int:
     from unilab_gym.contract.audit import transfer_matrix
 
     cells = transfer_matrix(args.task or None)
-    refused = any(cell.report.denied for cell in cells)
+    failed = any(cell.verdict in ("broken", "refused") for cell in cells)
     if args.json:
         print_json([cell.to_dict() for cell in cells])
-        return FAILED if refused else OK
+        return FAILED if failed else OK
     rows = [
         (
             cell.task,
             cell.source,
             cell.target + (" (sibling's configuration)" if cell.fallback else ""),
             cell.verdict,
-            "equal" if cell.same_contract else "differs",
+            "unknown" if cell.problem else "equal" if cell.same_contract else "differs",
         )
         for cell in cells
     ]
     print(table(("task", "trained on", "replayed on", "verdict", "contract"), rows, ""))
     for cell in cells:
         if cell.verdict != "ok":
-            print(f"\n{cell.task}, {cell.source} -> {cell.target}:\n{cell.report}")
-    return FAILED if refused else OK
+            print(f"\n{cell.task}, {cell.source} -> {cell.target}:\n{cell.problem or cell.report}")
+    return FAILED if failed else OK
 
 
 def randomization(args: Randomization) -> None:

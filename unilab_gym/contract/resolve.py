@@ -51,6 +51,7 @@ from unilab_gym.errors import ConfigError, near
 from unilab_gym.model_index import ModelIndex
 
 if TYPE_CHECKING:
+    from unilab_gym.runtime.step import Runtime
     from unilab_gym.runtime.term import ActionSpec
 
 SCHEMA = "unilab_gym.contract/1"
@@ -110,6 +111,27 @@ def resolve(owner_cfg: OwnerCfg) -> dict[str, Any]:
     env = owner_cfg.env
     index = build_scene(env.scene, env.sim, env.sim_dt).index
     return resolve_from(env, index, task=owner_cfg.task, algo=owner_cfg.algo)
+
+
+def resolve_built(env: EnvCfg, rt: Runtime, *, task: str = "") -> dict[str, Any]:
+    """The contract that a built environment has; `network` is null.
+
+    Args:
+        env: Its configuration.
+        rt: Its runtime.
+        task: The registered id.
+    """
+    observations = rt.observations
+    return resolve_from(
+        env,
+        rt.backend.spec.index,
+        task=task,
+        widths={
+            group: {term.name: term.width for term in observations.layout(group)}
+            for group in env.observations
+        },
+        actions=rt.actions.specs,
+    )
 
 
 def resolve_from(

@@ -10,7 +10,7 @@ from unilab_gym.export.onnx import (
     export_policy,
     load_policy,
 )
-from unilab_gym.export.tracking import MOTION_KEYS, export_tracking_policy
+from unilab_gym.export.tracking import MOTION_KEYS, export_motions, export_tracking_policy
 
 __all__ = [
     "DEFAULT_OPSET",
@@ -21,6 +21,7 @@ __all__ = [
     "ExportReport",
     "OnnxPolicy",
     "deploy_document",
+    "export_motions",
     "export_policy",
     "export_tracking_policy",
     "load_policy",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from unilab_gym.config import EnvCfg
-from unilab_gym.contract.resolve import FRAMES, resolve_from
+from unilab_gym.contract.resolve import FRAMES, resolve_built
 from unilab_gym.contract.snapshot import from_mapping
 from unilab_gym.errors import ConfigError, near
 
@@ -43,17 +43,8 @@ def _contract_of(env: Any) -> dict[str, Any]:
         raise ConfigError(
             f"contract must be a resolved contract or a live environment, got {type(env).__name__}"
         )
-    observations = runtime.rt.observations
-    return resolve_from(
-        cfg,
-        runtime.index,
-        task=str(getattr(getattr(env, "spec", None), "id", "")),
-        widths={
-            group: {term.name: term.width for term in observations.layout(group)}
-            for group in cfg.observations
-        },
-        actions=runtime.rt.actions.specs,
-    )
+    task = str(getattr(getattr(env, "spec", None), "id", ""))
+    return resolve_built(cfg, runtime.rt, task=task)
 
 
 def policy_groups(contract: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -132,6 +133,51 @@ def export_tracking_policy(
         rounding_limited=found.rounding_limited,
         seconds=time.perf_counter() - started,
     )
+
+
+def export_motions(
+    actor: nn.Module,
+    contract: Any,
+    env: Any,
+    folder: str | os.PathLike[str],
+    *,
+    observations: Tensor | None = None,
+    run_path: str = "",
+) -> list[ExportReport]:
+    """Writes `tracking_<clip>.onnx` for every clip that a task follows; see the module.
+
+    Args:
+        actor: As for `export_tracking_policy`, its normalizer inside.
+        contract: The resolved contract.
+        env: A live environment of the task, whose motion commands hold the references.
+        folder: Where the files go.
+        observations: Recorded observations `[K, D]` to compare on.
+        run_path: Where the policy comes from, for the metadata.
+
+    Returns:
+        What was written, clip by clip; empty where the task follows no motion.
+
+    Raises:
+        ConfigError, ExportError, ExportMismatchError, ImportError: As `export_tracking_policy`.
+    """
+    from unilab_gym.motion.command import MotionCommand  # needs the engine; loading a file does not
+
+    terms = env.unwrapped.runtime.commands.terms.values()
+    return [
+        export_tracking_policy(
+            actor,
+            contract,
+            Path(folder) / f"tracking_{clip}.onnx",
+            motion=command.reference(clip),
+            body_names=command.body_names,
+            anchor_body_name=command.anchor,
+            observations=observations,
+            run_path=run_path,
+        )
+        for command in terms
+        if isinstance(command, MotionCommand)
+        for clip in command.library.names
+    ]
 
 
 class _Tracker(nn.Module):

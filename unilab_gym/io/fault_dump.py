@@ -10,7 +10,8 @@ Arrays, oldest step first, T steps of one environment up to the one that failed:
     word          [T]          fault word of the step; 0 but for the last
     field/<name>               this environment's own values of randomized model fields
     model                      the compiled model as MJB bytes (uint8)
-    meta                       JSON text: environment, causes, seed, versions, configuration
+    meta                       JSON text: environment, causes, seed, versions, task (null where the
+                               environment was made without an id), configuration, contract
 
 Nothing is pickled. `examples/replay_dump.py` is the reader.
 """
@@ -23,9 +24,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import numpy as np
 from torch import Tensor
+
+from unilab_gym.engine import mujoco
 
 __all__ = ["write_fault_dump"]
 

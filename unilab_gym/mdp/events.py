@@ -47,7 +47,10 @@ __all__ = [
 
 
 class ResetRootUniform(ResetEvent):
-    """Default root pose moved by uniform draws: xy in m, yaw in rad, velocities in m/s, rad/s."""
+    """Default root pose moved by uniform draws: xy in m, yaw in rad, velocities in m/s, rad/s.
+
+    A curriculum may move each of the four ranges; where none does, that costs nothing.
+    """
 
     assigns = True
 
@@ -71,12 +74,9 @@ class ResetRootUniform(ResetEvent):
         if quat != (1.0, 0.0, 0.0, 0.0):
             raise ConfigError(f"the default orientation must be upright and level, got {quat}")
         x, y = ctx.index.default_qpos[:2]
-        check_range("xy", xy)
-        check_range("yaw", yaw)
         ranges = [
-            Range("", x + xy[0], x + xy[1]),
-            Range("", y + xy[0], y + xy[1]),
-            Range("", yaw[0] / 2, yaw[1] / 2),
+            Range("xy", *check_range("xy", xy), 2, offset=(x, y)),
+            Range("yaw", *check_range("yaw", yaw), scale=0.5),
             Range("lin_vel", *check_range("lin_vel", lin_vel), 3),
             Range("ang_vel", *check_range("ang_vel", ang_vel), 3),
         ]

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import mujoco
 import numpy as np
 
 from unilab_gym.assets import asset_path, asset_root
+from unilab_gym.engine import mujoco
 from unilab_gym.errors import ConfigError, MotionError, near
 
 SCHEMA = "unilab_gym.motion/1"

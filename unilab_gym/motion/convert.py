@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import mujoco
 import numpy as np
 
+from unilab_gym.engine import mujoco
 from unilab_gym.errors import MotionError
 from unilab_gym.motion.clip import ARRAYS, MotionClip, RobotKinematics, save_clip
 

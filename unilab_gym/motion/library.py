@@ -45,6 +45,10 @@ def load_motions(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise MotionError(f"motion: given twice: {', '.join(twice)}")
+    stems = [motion_path(name).stem for name in names]
+    alike = sorted({stem for stem in stems if stems.count(stem) > 1})
+    if alike:  # logs and exported files are named after it
+        raise MotionError(f"motion: several files are called {', '.join(alike)}: rename one")
     kinematics = RobotKinematics(robot) if robot else None
     return [
         resample(load_clip(motion_path(name), robot=kinematics, layout=layout), fps)

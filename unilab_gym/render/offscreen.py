@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import mujoco
 import numpy as np
 
 from unilab_gym.config import EnvCfg
+from unilab_gym.engine import mujoco
 from unilab_gym.errors import BackendError, BackendUnavailableError, ConfigError
 from unilab_gym.render.gl import gl_available, open_context
 from unilab_gym.scene import build_scene

@@ -53,6 +53,10 @@ class Range:
     low: float
     high: float
     width: int = 1
+    scale: float = 1.0
+    """What comes out is offset + scale x draw, scale > 0; the bounds are those of the draw."""
+    offset: tuple[float, ...] = ()
+    """One for each column; empty: 0."""
 
     def __post_init__(self) -> None:
         """Checks the order.
@@ -63,13 +67,18 @@ class Range:
         if not self.low <= self.high:
             raise ConfigError(f"{self.name}: low {self.low} exceeds high {self.high}")
 
+    def folded(self, bound: float) -> list[float]:
+        """What comes out for a bound, column by column."""
+        return [start + self.scale * bound for start in self.offset or (0.0,) * self.width]
+
 
 class RangedDraw:
     """Uniform draws `[N, W]` in named ranges, which a curriculum may move.
 
     Where none of the ranges is moved, scaling is part of the random block and costs nothing. Else
     the block holds numbers in [0, 1), and the bounds, `[2, W]` on the device, scale them: three
-    operations a draw. The numbers underneath are the same.
+    operations a draw, five where a range has a scale or offset. The numbers underneath are the
+    same.
     """
 
     def __init__(
@@ -78,11 +87,14 @@ class RangedDraw:
         """Registers one stream per phase, keyed by the term being built."""
         lows = [item.low for item in ranges for _ in range(item.width)]
         highs = [item.high for item in ranges for _ in range(item.width)]
-        folded = lows, highs
+        low = [value for item in ranges for value in item.folded(item.low)]
+        high = [value for item in ranges for value in item.folded(item.high)]
+        self._ranges = list(zip(low, high, strict=True))
         paths = [f"{ctx.owner}/{item.name}" if item.name else "" for item in ranges]
         moved = [bool(path) and ctx.adjustables.offer(path) for path in paths]
         self.bounds: Tensor | None = None
         """Lower and upper bounds `[2, W]`; None where no curriculum moves them."""
+        self._placed: tuple[Tensor, Tensor] | None = None
         if any(moved):
             self.bounds = ctx.shared([lows, highs], key=f"{key}/ranges" if key else "ranges")
             start = 0
@@ -91,12 +103,11 @@ class RangedDraw:
                     columns = self.bounds[:, start : start + item.width]
                     ctx.adjustables.tensors[path] = columns
                 start += item.width
-            lows, highs = [0.0] * len(lows), [1.0] * len(highs)
+            self._placed = self._affine(ctx, ranges)
+            low, high = [0.0] * len(lows), [1.0] * len(highs)
         self._draws: dict[str, Callable[[], Tensor]] = {
-            phase: ctx.uniform(len(lows), phase, lows, highs, key) for phase in phases
+            phase: ctx.uniform(len(lows), phase, low, high, key) for phase in phases
         }
-
-        self._ranges = list(zip(*folded, strict=True))
 
     def limits(self, column: int) -> tuple[Any, Any]:
         """Lower and upper bound of one column: numbers, or 0-d tensors that a curriculum moves."""
@@ -110,4 +121,14 @@ class RangedDraw:
         if self.bounds is None:
             return draw
         low, high = self.bounds.unbind(0)
-        return (draw * (high - low)).add_(low)
+        draw = (draw * (high - low)).add_(low)
+        return draw if self._placed is None else draw.mul_(self._placed[0]).add_(self._placed[1])
+
+    @staticmethod
+    def _affine(ctx: BuildContext, ranges: Sequence[Range]) -> tuple[Tensor, Tensor] | None:
+        """Scales and offsets `[W]`; None where all are 1 and 0."""
+        scales = [item.scale for item in ranges for _ in range(item.width)]
+        offsets = [value for item in ranges for value in (item.offset or (0.0,) * item.width)]
+        if set(scales) == {1.0} and set(offsets) == {0.0}:
+            return None
+        return ctx.tensor(scales), ctx.tensor(offsets)

@@ -7,6 +7,7 @@ the fault word on the host.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -38,6 +39,10 @@ class FaultReporter:
         self.watch = FaultWatch(rt.backend.num_envs, rt.backend.device)
         self.dumps: list[Path] = []
         """Files written so far."""
+        self.task = ""
+        """The registered id that the environment was made from, where it was."""
+        self.contract_of: Callable[[EnvCfg, Runtime], Mapping[str, Any]] | None = None
+        """Says what goes in and out of a policy here, for the dumps; None leaves it out."""
         self._steps = 0
         if cfg.fault_dump is not None:
             rt.ring = FaultRing(rt.backend, action_size, cfg.fault_dump.steps)
@@ -85,6 +90,9 @@ class FaultReporter:
 
     def _meta(self, row: int, word: int) -> dict[str, Any]:
         rt, spec = self._rt, self._rt.backend.spec
+        contract = None
+        if self.contract_of is not None:
+            contract = {**self.contract_of(self._cfg, rt), "task": self.task}
         return {
             "schema": "unilab_gym.fault_dump/1",
             "env": row,
@@ -103,4 +111,6 @@ class FaultReporter:
             "joints": [joint.name for joint in spec.index.joints],
             "actuators": [actuator.name for actuator in spec.index.actuators],
             "config": to_dict(self._cfg),
+            "task": self.task or None,
+            "contract": contract,
         }

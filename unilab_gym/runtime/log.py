@@ -3,7 +3,8 @@
 `docs/logging.md` has every key with its unit and formula. Per row: `reward/<term>` is the sum of
 weight x value x dt over the episode divided by its length in seconds; `episode/return`;
 `episode/length` in steps; `termination/<term>` and `fault/<cause>` are 1 where that happened;
-`metric/<term>` is the episode's reduced metric, NaN where a row was faulty from its first step on.
+`metric/<term>` is the episode's reduced metric, NaN where a row was faulty from its first step on;
+`command/<command>/<metric>` is the same of a metric with a parameter `command`, at no operation.
 The log holds the mean over the rows that ended in this step and have a figure, or the previous
 value where there is none, and `episode/ended`, their number.
 """
@@ -69,6 +70,12 @@ class EpisodeLog:
         self._means, self._ended = self._held[:-1], self._held[-1]
         for number, name in enumerate((*self.names, "episode/ended")):
             ctx.frame.provide(LogValue(name), self._held[number])
+        self._aliases = {
+            f"command/{command}/{name}": self.names.index(f"metric/{name}")
+            for name, command in metrics.commands.items()
+        }
+        for name, number in self._aliases.items():
+            ctx.frame.provide(LogValue(name), self._held[number])
         self._named = slice(first, first + count)
         self._no_bits = torch.zeros(1, dtype=torch.int32, device=ctx.device)
         ctx.state.add_scratch("log", "chosen", self._chosen.t())
@@ -92,4 +99,6 @@ class EpisodeLog:
     def values(self) -> dict[str, Tensor]:
         """A new dict of 0-d tensors that nothing will change."""
         names = (*self.names, "episode/ended")
-        return dict(zip(names, self._held.clone().unbind(), strict=True))
+        held = self._held.clone().unbind()
+        followed = {name: held[number] for name, number in self._aliases.items()}
+        return {**dict(zip(names, held, strict=True)), **followed}

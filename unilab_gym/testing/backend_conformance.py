@@ -14,7 +14,6 @@ import itertools
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import mujoco
 import torch
 from torch import Tensor
 
@@ -28,6 +27,7 @@ from unilab_gym.backends.base import (
     StepReceipt,
     TensorIntervalPayload,
 )
+from unilab_gym.engine import mujoco
 from unilab_gym.errors import (
     BackendError,
     ConfigError,

@@ -13,6 +13,7 @@ from helpers.probe import (
     one,
     probe_cfg,
     random_actions,
+    ready,
     started,
     twist_command,
     walker_cfg,
@@ -28,7 +29,7 @@ from unilab_gym.config import (
 )
 from unilab_gym.errors import ConfigError
 from unilab_gym.mdp import curriculums, events
-from unilab_gym.runtime.curriculum_term import CurriculumTerm
+from unilab_gym.runtime.curriculum_term import CurriculumTerm, Range, RangedDraw
 from unilab_gym.runtime.managers.curriculum import CurriculumManager
 from unilab_gym.runtime.reads import JointPos, StepCount
 from unilab_gym.runtime.term import term
@@ -115,6 +116,49 @@ def test_an_event_range_is_moved(tmp_path):
     env.step(zero_action(env))
     assert env.rt.events.interval.qvel_delta[:, :3].tolist() == [[3.0, 3.0, 0.0]] * 2
     env.close()
+
+
+def test_every_range_of_the_root_is_moved_in_its_own_unit(tmp_path):
+    """Positions and yaw, too; the draw underneath is that of an environment without curriculum."""
+    given = {"xy": (1.0, 1.0), "yaw": (0.2, 0.2), "lin_vel": (0.3, 0.3), "ang_vel": (0.4, 0.4)}
+    root = EventTermCfg(
+        func=events.ResetRootUniform, mode="reset", params={"xy": (-0.5, 0.5), "yaw": (-1.0, 1.0)}
+    )
+    stages = {
+        name: CurriculumTermCfg(
+            func=curriculums.ParameterStages,
+            params={"path": f"events/root/{name}", "stages": [(2, bounds)]},
+        )
+        for name, bounds in given.items()
+    }
+    env = started(walker_cfg(tmp_path, curriculum=stages, events={"root": root}), 32)
+    plain = started(walker_cfg(tmp_path, events={"root": root}), 32)
+    moved, usual = (e.rt.events.payload for e in (env, plain))
+    torch.testing.assert_close(moved.state, usual.state)
+    for _ in range(2):
+        env.step(zero_action(env))
+    env.reset()
+    qpos, qvel = moved.qpos, moved.qvel
+    torch.testing.assert_close(qpos[:, :2], torch.ones(32, 2))
+    torch.testing.assert_close(2 * torch.atan2(qpos[:, 6], qpos[:, 3]), torch.full((32,), 0.2))
+    assert qvel[:, :3].eq(0.3).all() and qvel[:, 3:6].eq(0.4).all()
+    env.close()
+    plain.close()
+
+
+def test_a_moved_range_keeps_its_scale_and_its_offsets():
+    ctx = context(64)
+    ctx.adjustables.moved = frozenset({"events/e/place"})
+    with ctx.owned("events/e"):
+        ranges = [Range("place", -1.0, 1.0, 2, scale=0.5, offset=(10.0, 20.0)), Range("", 3.0, 3.0)]
+        draw = RangedDraw(ctx, ranges, ("reset",))
+    ctx.adjustables.target("events/e/place").copy_(torch.tensor([[4.0, 4.0], [8.0, 8.0]]))
+    ready(ctx)
+    values = draw("reset")
+    assert draw.bounds.shape == (2, 3)
+    assert ((values[:, 0] >= 12.0) & (values[:, 0] <= 14.0)).all()
+    assert ((values[:, 1] >= 22.0) & (values[:, 1] <= 24.0)).all()
+    assert (values[:, 2] == 3.0).all()
 
 
 def test_a_threshold_is_moved(tmp_path):

@@ -37,6 +37,10 @@ class MetricsManager:
                 raise ConfigError(f"{term.name}: a metric is one number, width=()")
         self.names = tuple(name for name, _ in ordered)
         kinds = [cfg.reduce for _, cfg in ordered]
+        self.commands = {
+            name: str(cfg.params["command"]) for name, cfg in ordered if "command" in cfg.params
+        }
+        """Metrics that say how a command is followed, and which."""
         self.reductions = {name: cfg.reduce for name, cfg in ordered}
         self._means = kinds.count("mean")
         self._adds = self._means + kinds.count("sum")
