@@ -152,14 +152,16 @@ def make_agent(args: Args, env: Any) -> Any:
         for name in ("critic_1", "critic_2", "target_critic_1", "target_critic_2"):
             models[name] = Value(env, action=True)
         cfg = SAC_CFG(
-            batch_size=512,
+            batch_size=256,
             discount_factor=0.98,
-            polyak=0.01,
+            polyak=0.1,  # few updates a step of 64 environments: Q has to follow them
             learning_rate=1e-3,
-            initial_entropy_value=0.05,
+            initial_entropy_value=0.1,
+            # Per second: those of a step (0.02 of it) drown in the entropy bonus.
+            rewards_shaper=lambda rewards, *_: rewards / env.unwrapped.step_dt,
             random_timesteps=50,
             learning_starts=50,
-            gradient_steps=1,
+            gradient_steps=2,
         )
         memory = RandomMemory(memory_size=2000, num_envs=env.num_envs, device=env.device)
         kind = TrueNextSAC
