@@ -248,6 +248,12 @@ def test_exporting_in_the_middle_of_training_changes_nothing(contract, tmp_path)
     assert first_bytes == second_bytes
 
 
+def test_without_onnxruntime_it_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(ImportError, match="runs on onnxruntime: pip install onnxruntime"):
+        load_policy(tmp_path / "policy.onnx")
+
+
 def test_it_is_quiet(exported, contract, tmp_path, capfd, caplog):
     caplog.set_level(logging.INFO)
     export_policy(exported.actor, contract, tmp_path / "quiet.onnx", verify=True)

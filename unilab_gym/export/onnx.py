@@ -446,8 +446,12 @@ def load_policy(path: str | os.PathLike[str], *, num_threads: int = 1) -> OnnxPo
     Raises:
         CrossBackendIncompatibleError: If it is no ONNX file or carries no contract; see `reason`.
         ConfigError: If its input is not the observation alone.
+        ImportError: If onnxruntime is not installed; says what to install.
     """
-    import onnxruntime
+    try:
+        import onnxruntime
+    except ImportError as error:
+        raise ImportError("an ONNX policy runs on onnxruntime: pip install onnxruntime") from error
 
     file = Path(path).expanduser()
     if file.is_dir():
