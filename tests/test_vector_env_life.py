@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import os
 
+import gymnasium as gym
 import pytest
 import torch
 from gymnasium.error import ClosedEnvironmentError
@@ -128,3 +129,29 @@ def test_a_forked_child_is_told_instead_of_waiting_for_ever():
             env.step(torch.zeros(2, ACTIONS))
     env.step(torch.zeros(2, ACTIONS))
     env.close()
+
+
+@pytest.fixture
+def double_by_default():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("task", ["Go2JoystickFlat", "G1MotionTracking"])
+def test_results_and_states_do_not_depend_on_torchs_default_type(task, double_by_default):
+    def play():
+        env = gym.make_vec(f"unilab_gym:UniLab/{task}-v0", num_envs=2, backend="mujoco")
+        env.reset(seed=1)
+        width = env.single_action_space.shape[0]
+        returned = [env.step(torch.full((2, width), 0.1))[:2] for _ in range(6)]
+        state = env.unwrapped.state_dict()
+        env.close()
+        return returned, state
+
+    doubles, state = play()
+    torch.set_default_dtype(torch.float32)
+    floats, expected = play()
+    assert {k: v.dtype for k, v in state.items()} == {k: v.dtype for k, v in expected.items()}
+    for got, wanted in zip(doubles, floats, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))

@@ -18,9 +18,9 @@ class GravityProjector:
 
     def __init__(self, device: torch.device) -> None:
         """Holds the constants on the device."""
-        self._scale = torch.tensor([2.0, -2.0, 2.0], device=device)
-        self._offset = torch.tensor([0.0, 0.0, -1.0], device=device)
-        self._result = torch.empty((0, 3), device=device)
+        self._scale = torch.tensor([2.0, -2.0, 2.0], dtype=torch.float32, device=device)
+        self._offset = torch.tensor([0.0, 0.0, -1.0], dtype=torch.float32, device=device)
+        self._result = torch.empty((0, 3), dtype=torch.float32, device=device)
 
     def __call__(self, quat: Tensor) -> Tensor:
         """Projected gravity `[N, 3]` of unit quaternions `[N, 4]`; the next call overwrites it."""

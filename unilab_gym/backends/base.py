@@ -472,7 +472,7 @@ class Backend(ABC):
         The packed rows do not hold them: they are the last substep's values.
         """
         if not self._acceleration:
-            return torch.zeros((self.num_envs, 0), device=self.device)
+            return torch.zeros((self.num_envs, 0), dtype=torch.float32, device=self.device)
         return torch.cat([read.reshape(self.num_envs, -1) for read in self._acceleration], 1)
 
     def set_acceleration(self, values: Tensor, mask: Tensor) -> None:

@@ -59,7 +59,7 @@ class BipedGait(CommandTerm):
         if not 0 < frequency < math.inf:
             raise ConfigError(f"frequency must be positive and finite, got {frequency}")
         self._command = command
-        self._rate = frequency * ctx.control_dt
+        self._rate = ctx.tensor(frequency * ctx.control_dt)
         self._standing_sq = standing_norm**2
         self._legs = ctx.tensor([0.0, 0.5])
         self._phase_0 = ctx.zeros(2)

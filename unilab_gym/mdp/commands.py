@@ -188,7 +188,7 @@ class TrotGait(CommandTerm):
         """Allocates the phase (unit: periods) and the outputs."""
         super().__init__(ctx)
         self._command = command
-        self._rate = frequency * ctx.control_dt
+        self._rate = ctx.tensor(frequency * ctx.control_dt)
         self._stance_share = stance_share
         self._standing_sq = standing_norm**2
         self._legs = ctx.tensor([0.0, 0.5, 0.5, 0.0])

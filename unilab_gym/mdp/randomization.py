@@ -204,7 +204,7 @@ class RandomizeBodyInertia(ModelEvent):
         """
         ids = match_bodies(ctx, body)
         self._ids = ctx.tensor(ids, dtype=torch.int64)
-        factors = torch.ones(len(ids), device=ctx.device)
+        factors = torch.ones(len(ids), dtype=torch.float32, device=ctx.device)
         self._change = Change(ctx, "scale", factors, "scale", scale, distribution, above=_TINY)
 
     def apply(self, fields: Mapping[str, Tensor]) -> None:

@@ -74,13 +74,17 @@ class EpisodeRecorder(RecorderTerm):
         self._rows, self._before = count, layout.before
         self._steps = chunk_steps
         # Not part of the environment's state: a restored environment records from then on.
-        self._ring = torch.zeros((chunk_steps, count, layout.width), device=ctx.device)
+        self._ring = torch.zeros(
+            (chunk_steps, count, layout.width), dtype=torch.float32, device=ctx.device
+        )
         self._begun = torch.zeros((count, 1), dtype=torch.bool, device=ctx.device)
-        self._start = torch.zeros((count, layout.before), device=ctx.device)
+        self._start = torch.zeros((count, layout.before), dtype=torch.float32, device=ctx.device)
         self._filled = 0
         self._free: queue.Queue[Tensor] = queue.Queue()
         for _ in range(2):
-            host = torch.zeros(self._ring.shape, pin_memory=ctx.device.type == "cuda")
+            host = torch.zeros(
+                self._ring.shape, dtype=torch.float32, pin_memory=ctx.device.type == "cuda"
+            )
             self._free.put(host)
         self._writer = EpisodeWriter(folder, layout, count)
         self._closed = False

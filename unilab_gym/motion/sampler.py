@@ -67,7 +67,7 @@ class MotionSampler:
         self.mode = mode
         self.log_names: tuple[str, ...] = ()
         """Names of `log_values`."""
-        self.log_values = torch.zeros(0, device=ctx.device)
+        self.log_values = torch.zeros(0, dtype=torch.float32, device=ctx.device)
         self._library = library
         self._clips = len(library.names)
         self._rows = library.rows

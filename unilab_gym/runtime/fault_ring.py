@@ -30,9 +30,9 @@ class FaultRing:
         kind = backend.get_state().dtype
         self._rings = {
             "state": torch.zeros((slots, n, index.nstate), dtype=kind, device=device),
-            "ctrl": torch.zeros((slots, n, index.nu), device=device),
-            "qvel_delta": torch.zeros((slots, n, index.nv), device=device),
-            "action": torch.zeros((slots, n, action_size), device=device),
+            "ctrl": torch.zeros((slots, n, index.nu), dtype=torch.float32, device=device),
+            "qvel_delta": torch.zeros((slots, n, index.nv), dtype=torch.float32, device=device),
+            "action": torch.zeros((slots, n, action_size), dtype=torch.float32, device=device),
             "episode_step": torch.zeros((slots, n), dtype=torch.int64, device=device),
             "word": torch.zeros((slots, n), dtype=torch.int32, device=device),
         }

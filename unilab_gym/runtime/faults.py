@@ -58,10 +58,10 @@ class FaultMonitor:
             FaultBit.STATE_NONFINITE - FaultBit.STATE_ABSURD,
             FaultBit.REWARD_NONFINITE,
         ]
-        self._limits = torch.tensor(limits, device=device).unsqueeze(1)
+        self._limits = torch.tensor(limits, dtype=torch.float32, device=device).unsqueeze(1)
         numbers = [[int(code)] for code in codes]
         self._codes = torch.tensor(numbers, dtype=torch.int32, device=device)
-        self._action = torch.zeros(num_envs, device=device)
+        self._action = torch.zeros(num_envs, dtype=torch.float32, device=device)
 
     def register(self, state: StateRegistry) -> None:
         """Names what lasts from one call to the next."""

@@ -393,7 +393,8 @@ class JointPosRel(DerivedRead):
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """One subtraction."""
         names = index.match("joint", self.names)
-        default = torch.tensor([index.joint(n).default for n in names], device=device)
+        values = [index.joint(n).default for n in names]
+        default = torch.tensor(values, dtype=torch.float32, device=device)
 
         def relative(q: Tensor) -> Tensor:
             return q - default
@@ -425,11 +426,11 @@ class GeomHeight(DerivedRead):
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """One subtraction for spheres, five operations for boxes, eight with discs."""
         parts = [_minkowski_parts(info) for info in self._infos(index)]
-        radius = torch.tensor([part[0] for part in parts], device=device)
-        halves = torch.tensor([part[1] for part in parts], device=device).flatten()
+        radius = torch.tensor([part[0] for part in parts], dtype=torch.float32, device=device)
+        halves = radius.new_tensor([part[1] for part in parts]).flatten()
         discs = [number for number, part in enumerate(parts) if any(part[2])]
         first, last = (discs[0], discs[-1] + 1) if discs else (0, 0)
-        scales = torch.tensor([part[2] for part in parts[first:last]], device=device)
+        scales = radius.new_tensor([part[2] for part in parts[first:last]])
 
         def height(pos: Tensor, up: Tensor | None = None) -> Tensor:
             low = pos[..., 2] - radius

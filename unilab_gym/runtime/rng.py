@@ -197,7 +197,7 @@ class _Normals:
         first = streams[0].start
         width = sum(2 * stream.words for stream in streams)
         self._uniforms = uniforms[:, first : first + width]
-        self.values = torch.zeros((n, width), device=device)
+        self.values = torch.zeros((n, width), dtype=torch.float32, device=device)
         mean: list[float] = []
         factor: list[float] = []
         for stream in streams:
@@ -206,8 +206,8 @@ class _Normals:
             pad = [0.0] * (stream.width % 2)
             mean += [*stream.low, *pad]
             factor += [*(math.sqrt(2.0) * deviation for deviation in stream.high), *pad]
-        self._mean = torch.tensor(mean, device=device)
-        self._factor = torch.tensor(factor, device=device)
+        self._mean = torch.tensor(mean, dtype=torch.float32, device=device)
+        self._factor = torch.tensor(factor, dtype=torch.float32, device=device)
 
     def draw(self) -> None:
         """Transforms the block's current uniforms: 3 operations."""

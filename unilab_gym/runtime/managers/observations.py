@@ -174,7 +174,7 @@ class _Group:
     def _blocks(self, ctx: BuildContext, width: int) -> tuple[Tensor, Tensor]:
         """Allocates the group's memory; returns the blocks of both frames."""
         n, name = ctx.num_envs, self.name
-        memory = torch.zeros((4 * n, width), device=ctx.device)
+        memory = torch.zeros((4 * n, width), dtype=torch.float32, device=ctx.device)
         step, reset = memory[:n], memory[3 * n :]
         self._flat, self._boundary = memory[n : 2 * n], memory[2 * n : 3 * n]
         self._at_step, self._at_reset = memory[: 2 * n], memory[2 * n :]
