@@ -106,7 +106,7 @@ def test_what_ran_before_does_not_matter(tmp_path):
 
 
 def test_faults_are_counted_once_and_end_the_episode(tmp_path):
-    bad = {"step": 2, "row": 0, "value": math.nan}
+    bad = {"step": 2, "row": 0, "value": "nan"}
     rewards = {"bad": RewardTermCfg(func=row_at_step, weight=1.0, params=bad)}
     env = environment(tmp_path, rewards=rewards)
     first = evaluate(env, idle, episodes=1)

@@ -148,11 +148,11 @@ def at_step(frame: TermFrame, *, step: int) -> Tensor:  # [N] bool
 
 
 @term(reads=(EpisodeStep(),))
-def row_at_step(frame: TermFrame, *, step: int, row: int, value: float) -> Tensor:  # [N]
-    """`value` in one row and one step of its episode, else 0."""
+def row_at_step(frame: TermFrame, *, step: int, row: int, value: float | str) -> Tensor:  # [N]
+    """`value` in one row and step, else 0; as text "nan" and "inf", which no config holds."""
     steps = frame[EpisodeStep()]
     rows = torch.arange(steps.shape[0])
-    return torch.where((steps == step) & (rows == row), value, 0.0)
+    return torch.where((steps == step) & (rows == row), float(value), 0.0)
 
 
 # --- environments -------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from helpers.probe import build, random_actions
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import unilab_gym
-from unilab_gym.config import GaussianNoiseCfg, UniformNoiseCfg
+from unilab_gym.config import DelayCfg, GaussianNoiseCfg, UniformNoiseCfg
 from unilab_gym.tasks.go2_joystick_flat import env_cfg
 
 BUDGET = 240
@@ -118,6 +118,7 @@ def go2_with_memory(**changes):
     ("changes", "extra"),
     [
         ({"history": 5, "delay": (0, 3)}, 25),
+        ({"history": 5, "delay": DelayCfg(steps=(0, 3), redraw=5)}, 25),
         ({"history": 5}, 4),
         ({"delay": 2}, 7),
         ({"noise": GaussianNoiseCfg(std=0.1), "history": 5, "delay": (0, 3)}, 25),

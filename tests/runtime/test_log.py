@@ -114,7 +114,7 @@ def test_the_dict_handed_out_is_never_changed_again(tmp_path):
 
 
 def test_a_faulty_row_is_logged_under_its_cause_alone(tmp_path):
-    bad = {"step": 3, "row": 1, "value": math.nan}
+    bad = {"step": 3, "row": 1, "value": "nan"}
     rewards = REWARDS | {"bad": RewardTermCfg(func=row_at_step, weight=1.0, params=bad)}
     env = started(probe_cfg(tmp_path, rewards=rewards, terminations=TERMS), 2)
     env.rt.episode_step.copy_(torch.tensor([10, 0]))

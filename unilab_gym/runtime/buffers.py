@@ -22,6 +22,7 @@ shown twice where it grew, and left out where it shrank.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,6 @@ from torch import Tensor
 
 from unilab_gym.config import DelayCfg
 from unilab_gym.errors import ConfigError
-from unilab_gym.runtime.command_term import StepTimer
 from unilab_gym.runtime.term import BuildContext
 
 
@@ -106,7 +106,7 @@ class Lags:
         """Starts without columns."""
         self._named: dict[str, tuple[int, DelayCfg, str]] = {}
         self._draws: dict[str, list[Callable[[], Tensor]]] = {"reset": [], "step": []}
-        self._timers: list[StepTimer | None] = []
+        self._periods: list[float] = []  # steps from one draw to the next within an episode
 
     def column(self, ctx: BuildContext, name: str, cfg: DelayCfg, term: str) -> int:
         """The column of a draw.
@@ -127,37 +127,38 @@ class Lags:
                     f"{term}: the shared delay {cfg.shared!r} is {cfg}, {known[2]} has {known[1]}"
                 )
             return known[0]
-        redraw = None if cfg.redraw is None else cfg.redraw * ctx.control_dt
         with ctx.owned(name):
-            timer = None if redraw is None else StepTimer(ctx, (redraw, redraw), "delay timer")
             # floor of [low, high + 1), short of rounding up to high + 1
             bounds = (cfg.low, cfg.high + 0.999)
             for phase, draws in self._draws.items():
                 draw = self._keep
-                if phase == "reset" or timer is not None:
+                if phase == "reset" or cfg.redraw is not None:
                     draw = ctx.uniform(1, phase, *bounds, key="delay")
                 draws.append(draw)
-        self._timers.append(timer)
-        self._named[name] = (len(self._timers) - 1, cfg, term)
-        return len(self._timers) - 1
+        self._periods.append(math.inf if cfg.redraw is None else float(cfg.redraw))
+        self._named[name] = (len(self._periods) - 1, cfg, term)
+        return len(self._periods) - 1
 
     def _keep(self) -> Tensor:
         return self._never_drawn
 
     def build(self, ctx: BuildContext, owner: str) -> None:
         """Allocates what lasts, saved under the owner; no column can be added afterwards."""
-        count = len(self._timers)
-        self._redrawn = any(timer is not None for timer in self._timers)
+        count = len(self._periods)
+        self._redrawn = any(period < math.inf for period in self._periods)
         if not count:
             return
         with ctx.owned(owner):
             self.steps = ctx.zeros(count, key="delay/steps")
             self._scratch = ctx.scratch(count, key="delay/drawn")
             self._never_drawn = ctx.scratch(1, key="delay/never")
-            self._not_due = ctx.scratch(1, dtype=torch.bool, key="delay/not_due")
+            if self._redrawn:
+                self._period = ctx.tensor(self._periods)
+                self._left = ctx.zeros(count, key="delay/left")
+                self._due = ctx.scratch(count, dtype=torch.bool, key="delay/due")
 
     def __len__(self) -> int:
-        return len(self._timers)
+        return len(self._periods)
 
     def _draw(self, phase: str, mask: Tensor) -> None:
         torch.cat([draw() for draw in self._draws[phase]], 1, out=self._scratch).floor_()
@@ -167,21 +168,20 @@ class Lags:
         """One step passes; returns whether this configuration draws within an episode."""
         if not self._redrawn:
             return False
-        due = [
-            self._not_due if timer is None else timer.advance().unsqueeze(1)
-            for timer in self._timers
-        ]
-        self._draw("step", torch.cat(due, 1))
+        self._left.sub_(1.0)
+        torch.le(self._left, 0.0, out=self._due)
+        torch.where(self._due, self._period, self._left, out=self._left)
+        self._draw("step", self._due)
         return True
 
     def reset(self, mask: Tensor) -> bool:
         """Masked rows draw anew; returns whether this configuration draws at all."""
-        if not self._timers:
+        if not self._periods:
             return False
-        for timer in self._timers:
-            if timer is not None:
-                timer.reset(mask)
-        self._draw("reset", mask.unsqueeze(1))
+        rows = mask.unsqueeze(1)
+        if self._redrawn:
+            torch.where(rows, self._period, self._left, out=self._left)
+        self._draw("reset", rows)
         return True
 
 

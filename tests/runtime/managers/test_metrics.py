@@ -1,7 +1,5 @@
 """Metrics: four reductions of an episode, play-only terms, faulty rows."""
 
-import math
-
 import pytest
 import torch
 from helpers.probe import (
@@ -90,7 +88,7 @@ def faulty(tmp_path, rows):
     """Two rows whose episodes last 4 steps; the reward is infinite at (row, step) of `rows`."""
     rewards = {}
     for number, (row, step) in enumerate(rows):
-        bad = {"step": step, "row": row, "value": math.inf}
+        bad = {"step": step, "row": row, "value": "inf"}
         rewards[f"bad_{number}"] = RewardTermCfg(func=row_at_step, weight=1.0, params=bad)
     metrics = every(minus_step) | {"k": MetricTermCfg(func=counter)}
     return started(probe_cfg(tmp_path, metrics=metrics, rewards=rewards, episode_length_s=0.08), 2)

@@ -1,7 +1,5 @@
 """Rewards: weight x value x dt, sums over the episode, clean in faulty rows."""
 
-import math
-
 import pytest
 import torch
 from helpers.probe import (
@@ -78,7 +76,7 @@ def test_a_weight_of_zero_is_not_computed(tmp_path):
 
 
 def test_a_non_finite_reward_is_a_fault_of_its_row_alone(tmp_path):
-    bad = {"step": 2, "row": 1, "value": math.nan}
+    bad = {"step": 2, "row": 1, "value": "nan"}
     rewards = TWO | {"bad": RewardTermCfg(func=row_at_step, weight=1.0, params=bad)}
     env, control = (
         started(probe_cfg(tmp_path, rewards=rewards)),
