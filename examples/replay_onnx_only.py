@@ -1,6 +1,7 @@
 """Replays an exported policy with onnxruntime, NumPy and plain MuJoCo: no unilab_gym, no torch.
 
     python examples/replay_onnx_only.py policy.onnx --command 0.5 0 0
+    python examples/replay_onnx_only.py tracking_squat.onnx       # follows the motion in the file
 
 Everything that a deployment has to know is in the file: its metadata key "unilab_gym" holds the
 contract as JSON (joint order, default pose, gains, action scale, observation terms, control step).
@@ -135,11 +136,60 @@ def load_robot(path, contract):
     return model, data
 
 
+def matrix_of(quat):
+    """The rotation matrix of a quaternion wxyz."""
+    matrix = np.empty(9)
+    mujoco.mju_quat2Mat(matrix, np.asarray(quat, dtype=np.float64))
+    return matrix.reshape(3, 3)
+
+
 def rotation(data):
     """Base frame to world frame."""
-    matrix = np.empty(9)
-    mujoco.mju_quat2Mat(matrix, data.qpos[3:7])
-    return matrix.reshape(3, 3)
+    return matrix_of(data.qpos[3:7])
+
+
+class Reference:
+    """The motion inside a tracking policy's file.
+
+    A robot that starts on frame 0 is shown frame 1; from then on one frame a control step, and
+    the last one for ever.
+    """
+
+    def __init__(self, session):
+        meta = session.get_modelmeta().custom_metadata_map
+        self.session, self.bodies = session, meta["body_names"].split(",")
+        self.frames = int(meta["time_step_total"])
+        self.outputs = [item.name for item in session.get_outputs() if item.name != "actions"]
+        self.blind = np.zeros(session.get_inputs()[0].shape, dtype=np.float32)
+
+    @staticmethod
+    def of(session):
+        """None where the file holds no motion."""
+        return Reference(session) if len(session.get_inputs()) > 1 else None
+
+    def at(self, step):
+        """The arrays of one frame by name; the bodies' poses under `pose`."""
+        feed = {"obs": self.blind, "time_step": np.full((1, 1), step, dtype=np.float32)}
+        values = self.session.run(self.outputs, feed)
+        frame = {name: value[0] for name, value in zip(self.outputs, values, strict=True)}
+        poses = zip(self.bodies, frame["body_pos_w"], frame["body_quat_w"], strict=True)
+        return {**frame, "pose": {name: (pos, matrix_of(quat)) for name, pos, quat in poses}}
+
+
+def place(data, contract, reference):
+    """Puts the robot on the motion's first frame."""
+    frame = reference.at(0)
+    names = contract["joints"]["names"]
+    for name, pos, vel in zip(names, frame["joint_pos"], frame["joint_vel"], strict=True):
+        data.joint(name).qpos, data.joint(name).qvel = pos, vel
+    root = contract["robot"]["root_body"]
+    if root not in reference.bodies:
+        raise BadFile(f"the motion says nothing of the root {root!r}: nobody knows where to start")
+    row = reference.bodies.index(root)
+    data.qpos[:3], data.qpos[3:7] = frame["body_pos_w"][row], frame["body_quat_w"][row]
+    data.qvel[:3] = frame["body_lin_vel_w"][row]
+    data.qvel[3:6] = rotation(data).T @ frame["body_ang_vel_w"][row]
+    mujoco.mj_forward(data.model, data)
 
 
 def gait_clock(contract, name, command, phase_0, step):
@@ -153,11 +203,16 @@ def gait_clock(contract, name, command, phase_0, step):
     return np.stack([np.sin(angles), np.cos(angles)], 1).ravel()
 
 
-def command_values(contract, command, phase_0, step):
-    """The value of every command: a velocity is what was asked for, a gait is a clock."""
+def command_values(contract, command, phase_0, step, frame=None):
+    """The value of every command: what was asked for, a clock, or the frame of a motion."""
     values = {}
     for name, entry in contract["commands"].items():
-        if "frequency" in entry and "standing_norm" in entry:
+        if entry["func"].endswith(":MotionCommand"):
+            if frame is None:
+                raise BadFile(f"the motion of {name!r} is not in this file: take tracking_*.onnx")
+            values[name] = np.concatenate([frame["joint_pos"], frame["joint_vel"]])
+            values[name, "pose"] = frame["pose"]
+        elif "frequency" in entry and "standing_norm" in entry:
             values[name] = gait_clock(contract, name, command, phase_0, step)
         elif len(entry["components"]) == len(command):
             values[name] = command
@@ -171,6 +226,13 @@ def measure(term, contract, data, action, commands):
     name, params = term["func"].rpartition(":")[2], term["params"]
     if name == "base_ang_vel":
         return data.qvel[3:6]  # MuJoCo gives it in the base frame
+    if name == "base_lin_vel":
+        return rotation(data).T @ data.qvel[:3]
+    if name in ("anchor_pos_b", "anchor_ori_b"):
+        target, turned = commands[params["command"], "pose"][params["anchor"]]
+        body = data.body(params["anchor"])
+        frame = body.xmat.reshape(3, 3).T
+        return frame @ (target - body.xpos) if name == "anchor_pos_b" else (frame @ turned)[:, :2]
     if name == "projected_gravity":
         return -rotation(data)[2]  # R^T (0, 0, -1)
     if name == "last_action":
@@ -212,7 +274,7 @@ class Observer:
                 bound if bound is not None else sign * np.inf
                 for bound, sign in zip(term["clip"] or (None, None), (-1, 1), strict=True)
             )
-            frame = np.clip(value, low, high) * term["scale"]
+            frame = np.clip(np.ravel(value), low, high) * term["scale"]
             shown = max(term["history"], 1)
             frames[:] = [*frames[1:], frame] if frames else [frame] * (term["delay"] + shown)
             parts += frames[:shown]  # oldest first
@@ -268,20 +330,33 @@ def replay(args):
     controls = [model.actuator(name).id for name in contract["actions"]["actuators"]]
     observe, drive = Observer(contract), Driver(contract)
     floating = contract["robot"]["floating"]
-    velocities = []
-    for step in range(round(args.seconds / contract["control_dt"])):
-        obs = observe(data, action, command_values(contract, command, 0.0, step))
+    reference, velocities, frame, off = Reference.of(session), [], None, []
+    steps = round(args.seconds / contract["control_dt"])
+    if reference is not None:
+        place(data, contract, reference)
+        steps = min(steps, reference.frames - 1)
+    for step in range(steps):
+        if reference is not None:
+            frame = reference.at(step + 1)
+        obs = observe(data, action, command_values(contract, command, 0.0, step, frame))
         feed = {"obs": obs[None]}
-        if len(session.get_inputs()) > 1:  # a tracking policy: the actions do not depend on it
+        if reference is not None:  # the actions do not depend on it
             feed["time_step"] = np.full((1, 1), step, dtype=np.float32)
         raw = session.run(["actions"], feed)[0][0]
         action, data.ctrl[controls] = drive(raw, data)
         mujoco.mj_step(model, data, contract["decimation"])
+        if reference is not None:
+            joints = [data.joint(name).qpos[0] for name in contract["joints"]["names"]]
+            off.append(np.abs(joints - frame["joint_pos"]).mean())
         if floating:
             velocities.append([*(rotation(data).T @ data.qvel[:3])[:2], data.qvel[5]])
         if renderer and step % round(0.1 / contract["control_dt"]) == 0:
             renderer.update_scene(data)
             save_image(args.frames / f"{step:05d}.ppm", renderer.render())
+    if reference is not None:
+        print(f"followed {steps} steps of {reference.frames} frames")
+        print(f"joints off by {np.mean(off):.3f} rad, base at {data.qpos[2]:.2f} m in the end")
+        return
     if not floating:
         print(f"joints in the end: {np.round(data.qpos, 3)}")
         return

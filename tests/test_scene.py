@@ -5,10 +5,20 @@ import math
 import mujoco
 import numpy as np
 import pytest
+import torch
 from helpers.probe import PROBE_XML, write_probe, write_walker
 
-from unilab_gym.config import SceneCfg, SimCfg
+import unilab_gym
+from unilab_gym.config import (
+    ActionTermCfg,
+    EnvCfg,
+    ObservationGroupCfg,
+    ObservationTermCfg,
+    SceneCfg,
+    SimCfg,
+)
 from unilab_gym.errors import ConfigError
+from unilab_gym.mdp import actions, observations
 from unilab_gym.model_index import ActuatorInfo, JointInfo, SensorInfo, Stage
 from unilab_gym.scene import build_scene, index_model
 
@@ -149,6 +159,38 @@ def test_a_model_that_the_tables_cannot_describe(joint, rest, message):
 def test_an_unknown_keyframe():
     with pytest.raises(ConfigError, match=r"no keyframe 'homme'; did you mean 'home'"):
         index_of(PROBE_XML, "homme")
+
+
+def test_a_scene_names_an_mjcf():
+    with pytest.raises(ConfigError, match=r"scene\.robot must name an MJCF file, got ''"):
+        SceneCfg(robot="")
+
+
+def test_a_plain_world_with_one_joint_is_enough(tmp_path):
+    """No robot in the usual sense, no ground, no keyframe: nothing is added to the file."""
+    path = tmp_path / "door.xml"
+    path.write_text(
+        """<mujoco><worldbody><body name="door"><joint name="hinge" axis="0 0 1"/>
+        <geom name="leaf" type="box" size=".4 .02 1" mass="8"/></body></worldbody>
+        <actuator><motor name="push" joint="hinge"/></actuator></mujoco>"""
+    )
+    cfg = EnvCfg(
+        scene=SceneCfg(robot=str(path), ground="none", keyframe=None),
+        actions={"push": ActionTermCfg(func=actions.JointEffortAction, params={"scale": 5.0})},
+        observations={
+            "policy": ObservationGroupCfg(
+                terms={"angle": ObservationTermCfg(func=observations.joint_pos_rel)}
+            )
+        },
+    )
+    env = unilab_gym.make(cfg, 3, backend="mujoco", seed=0)
+    env.reset()
+    pushed = torch.tensor([[0.0], [1.0], [-1.0]])
+    for _ in range(10):
+        obs, *_ = env.step(pushed)
+    assert env.runtime.backend.model.ngeom == 1 and env.runtime.index.sensors == {}
+    assert obs[0, 0] == 0.0 and obs[1, 0] > 0.01 and obs[2, 0] == -obs[1, 0]
+    env.close()
 
 
 def test_files_that_are_missing_or_no_mjcf(tmp_path):

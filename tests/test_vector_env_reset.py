@@ -131,6 +131,20 @@ def test_constructor_seeds_share_nothing():
         env.close()
 
 
+LONG_IN_A_PROCESS = """
+import json
+from helpers.face import digest, make_go2, rollout
+env = make_go2(3, seed=7, max_episode_steps=90)
+print(json.dumps([digest(rollout(env, 500))]))
+"""
+
+
+def test_500_steps_are_the_same_in_two_processes():
+    """N09: noise, pushes, randomization and automatic resets included."""
+    one, other = (run_python(LONG_IN_A_PROCESS, PYTHONHASHSEED=seed) for seed in ("1", "2"))
+    assert one == other
+
+
 def test_without_a_seed_every_environment_differs():
     first, other = make_go2(2), make_go2(2)
     assert not torch.equal(first.reset()[0], other.reset()[0])

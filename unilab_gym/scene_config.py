@@ -142,11 +142,16 @@ class SceneCfg:
     """Default position of a floating base in m; None takes the keyframe's."""
 
     def __post_init__(self) -> None:
-        """Freezes mappings; checks the ground.
+        """Freezes mappings; checks robot and ground.
 
         Raises:
-            ConfigError: If the ground is unknown, or its friction has no effect.
+            ConfigError: If no MJCF is named, the ground is unknown, or its friction has no effect.
         """
+        if not self.robot:
+            raise ConfigError(
+                "scene.robot must name an MJCF file, got '': an environment needs a joint to act "
+                "on; any world with one will do (ground='none' adds nothing to it)"
+            )
         one_of("ground", self.ground, ("flat", "none"))
         if self.ground == "none" and self.ground_friction != 1.0:
             raise ConfigError("ground_friction has no effect with ground='none'")

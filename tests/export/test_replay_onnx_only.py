@@ -18,11 +18,12 @@ from helpers.actors import TASK, D, make_actor
 
 import unilab_gym
 from unilab_gym.contract import resolve
-from unilab_gym.export import export_policy, load_policy
+from unilab_gym.export import export_motions, export_policy, load_policy
 from unilab_gym.registration import owner_config
 
 EXAMPLE = Path(unilab_gym.__file__).parents[1] / "examples" / "replay_onnx_only.py"
 COMMAND = np.array([0.5, -0.1, 0.3])
+TRACKING = "UniLab/G1MotionTracking-v0"
 HISTORY = "Go2 with five frames of every term"
 
 
@@ -55,6 +56,8 @@ class Walker:
         self.actor = make_actor(seed=3, gain=3.0, width=width, actions=actions)
         self.path = folder / "policy.onnx"
         export_policy(self.actor, self.env, self.path)
+        for report in export_motions(self.actor, self.env, self.env, folder):
+            self.plain, self.path = self.path, report.path  # the reference is in this file
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +102,7 @@ def follow(walker, example):
     """The stranger's observations and targets are the environment's, across resets."""
     env, runtime = walker.env, walker.runtime
     session, contract = example.load_policy(walker.path)
-    if any(".motion." in command["func"] for command in contract["commands"].values()):
-        pytest.skip("its observation is made from a reference motion, not from the robot alone")
+    reference = example.Reference.of(session)
     data = mujoco.MjData(runtime.backend.model)
     observe, drive = example.Observer(contract), example.Driver(contract)
     obs, _ = env.reset(seed=5)
@@ -110,11 +112,15 @@ def follow(walker, example):
     for number in range(200):
         data.qpos[:], data.qvel[:] = runtime.backend.render_state(0)
         mujoco.mj_forward(runtime.backend.model, data)
-        commands = example.command_values(contract, COMMAND, phase, step)
+        frame = None if reference is None else reference.at(step + 1)
+        commands = example.command_values(contract, COMMAND, phase, step, frame)
         built = observe(data, action, commands)
         np.testing.assert_allclose(built, obs[0].numpy(), atol=1e-4)
-        huge = 100.0 if number % 40 == 39 else 1.0  # now and then far beyond the box
-        raw = session.run(["actions"], {"obs": huge * built[None]})[0][0]
+        huge = 30.0 if number % 40 == 39 else 1.0  # now and then far beyond the box
+        feed = {"obs": huge * built[None]}
+        if reference is not None:
+            feed["time_step"] = np.zeros((1, 1), dtype=np.float32)
+        raw = session.run(["actions"], feed)[0][0]
         action, targets = drive(raw, data)
         clipped |= bool((np.abs(raw) > np.abs(action)).any())
         with torch.no_grad():
@@ -199,7 +205,7 @@ def test_history_is_term_major_and_oldest_first(contract, example):
     assert observe(data, None, {})[:9].tolist() == [3.0] * 9  # the first frame fills the past
 
 
-@pytest.mark.parametrize("task", ["UniLab/CartPole-v0", TASK])
+@pytest.mark.parametrize("task", ["UniLab/CartPole-v0", TASK, TRACKING])
 def test_the_example_runs(walkers, example, task, monkeypatch):
     out = io.StringIO()
     path = walkers(task).path
@@ -212,6 +218,8 @@ def test_the_example_runs(walkers, example, task, monkeypatch):
     if task == TASK:
         assert [line.split()[0] for line in lines] == ["walked", "vx", "vy", "wz"]
         assert "command +0.50" in lines[1]
+    elif task == TRACKING:
+        assert lines[0].startswith("followed 50 steps of ") and "joints off by" in lines[1]
     else:
         assert lines[0].startswith("joints in the end")
 
@@ -248,6 +256,14 @@ def test_a_bad_file_is_one_clear_line(walker, example, tmp_path, capsys, monkeyp
     assert example.main() == 1
     said = capsys.readouterr().err
     assert said.startswith("error: ") and words in said
+
+
+def test_a_tracking_policy_without_its_motion_says_what_to_take(
+    walkers, monkeypatch, capsys, example
+):
+    monkeypatch.setattr(sys, "argv", ["replay", str(walkers(TRACKING).plain)])
+    assert example.main() == 1
+    assert "motion of 'motion' is not in this file: take tracking_*" in capsys.readouterr().err
 
 
 def test_another_robot_is_refused(walker, example, tmp_path, capsys, monkeypatch):
