@@ -4,6 +4,7 @@
 
 Everything that a deployment has to know is in the file: its metadata key "unilab_gym" holds the
 contract as JSON (joint order, default pose, gains, action scale, observation terms, control step).
+A tracking policy (tracking_CLIP.onnx) holds its reference motion, too: a frame for each time step.
 """
 
 import argparse
@@ -50,7 +51,41 @@ def load_policy(path):
         raise BadFile(f"{path}: the contract has schema {schema!r}, this example reads {SCHEMA!r}")
     check(contract)
     check_graph(path, session, contract)
+    if any(is_motion(entry) for entry in contract["commands"].values()) and not tracks(session):
+        raise BadFile(f"{path} holds no reference motion: give the run's tracking_CLIP.onnx")
     return session, contract
+
+
+def is_motion(command):
+    """Whether a command of the contract is a reference motion."""
+    return "clips" in command
+
+
+def tracks(session):
+    """Whether the file answers a time step with its reference motion."""
+    return any(item.name == "time_step" for item in session.get_inputs())
+
+
+class Reference:
+    """The motion inside a tracking policy's file."""
+
+    def __init__(self, session):
+        self.session = session
+        meta = session.get_modelmeta().custom_metadata_map
+        self.bodies, self.anchor = meta["body_names"].split(","), meta["anchor_body_name"]
+        self.last = int(meta["time_step_total"]) - 1
+        self.keys = [item.name for item in session.get_outputs() if item.name != "actions"]
+        self.obs = np.zeros([1, session.get_inputs()[0].shape[-1]], dtype=np.float32)
+
+    def __call__(self, step):
+        """Frame of a time step: joints, and position and rotation matrix of every body by name."""
+        feed = {"obs": self.obs, "time_step": np.full((1, 1), step, dtype=np.float32)}
+        frame = {k: v[0] for k, v in zip(self.keys, self.session.run(self.keys, feed), strict=True)}
+        for index, name in enumerate(self.bodies):
+            matrix = np.empty(9)
+            mujoco.mju_quat2Mat(matrix, frame["body_quat_w"][index].astype(float))
+            frame[name] = frame["body_pos_w"][index], matrix.reshape(3, 3)
+        return frame
 
 
 def groups(contract):
@@ -149,11 +184,16 @@ def gait_clock(contract, name, command, phase_0, step):
     return np.stack([np.sin(angles), np.cos(angles)], 1).ravel()
 
 
-def command_values(contract, command, phase_0, step):
-    """The value of every command: a velocity is what was asked for, a gait is a clock."""
+def command_values(contract, command, phase_0, step, frame=None):
+    """The value of every command: a velocity is what was asked for, a gait is a clock.
+
+    A reference motion's is the `frame` to reach: positions and velocities of the joints.
+    """
     values = {}
     for name, entry in contract["commands"].items():
-        if "frequency" in entry and "standing_norm" in entry:
+        if is_motion(entry):
+            values[name] = np.concatenate([frame["joint_pos"], frame["joint_vel"]])
+        elif "frequency" in entry and "standing_norm" in entry:
             values[name] = gait_clock(contract, name, command, phase_0, step)
         elif len(entry["components"]) == len(command):
             values[name] = command
@@ -162,9 +202,17 @@ def command_values(contract, command, phase_0, step):
     return values
 
 
-def measure(term, contract, data, action, commands):
+def measure(term, contract, data, action, commands, target):
     """The value of one observation term; its function in the contract says which."""
     name, params = term["func"].rpartition(":")[2], term["params"]
+    if name in ("anchor_pos_b", "anchor_ori_b"):  # where the reference's anchor is, seen by ours
+        anchor = data.body(params["anchor"])
+        own, (position, matrix) = anchor.xmat.reshape(3, 3), target[params["anchor"]]
+        if name == "anchor_pos_b":
+            return own.T @ (position - anchor.xpos)
+        return (own.T @ matrix)[:, :2].ravel()
+    if name == "base_lin_vel":
+        return rotation(data).T @ data.qvel[:3]
     if name == "base_ang_vel":
         return data.qvel[3:6]  # MuJoCo gives it in the base frame
     if name == "projected_gravity":
@@ -200,10 +248,10 @@ class Observer:
         """An episode begins: its first frame will stand for the ones before it."""
         self.frames = [[] for _ in self.terms]
 
-    def __call__(self, data, action, commands):
+    def __call__(self, data, action, commands, target=None):
         parts = []
         for term, frames in zip(self.terms, self.frames, strict=True):
-            value = measure(term, self.contract, data, action, commands)
+            value = measure(term, self.contract, data, action, commands, target)
             low, high = (
                 bound if bound is not None else sign * np.inf
                 for bound, sign in zip(term["clip"] or (None, None), (-1, 1), strict=True)
@@ -251,6 +299,19 @@ class Driver:
         return action, targets
 
 
+def stand_on(frame, data, model, contract):
+    """Puts the robot where a frame of its reference motion has it."""
+    data.qvel[:] = 0.0
+    for name, *state in zip(contract["joints"]["names"], frame["joint_pos"], frame["joint_vel"],
+                            strict=True):  # fmt: skip
+        data.joint(name).qpos, data.joint(name).qvel = state
+    root = model.body(int(model.jnt_bodyid[0])).name
+    if root in frame:
+        data.qpos[:3] = frame[root][0]
+        mujoco.mju_mat2Quat(data.qpos[3:7], frame[root][1].ravel())
+    mujoco.mj_forward(model, data)
+
+
 def save_image(path, pixels):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(f"P6 {pixels.shape[1]} {pixels.shape[0]} 255\n".encode() + pixels.tobytes())
@@ -264,13 +325,22 @@ def replay(args):
     controls = [model.actuator(name).id for name in contract["actions"]["actuators"]]
     observe, drive = Observer(contract), Driver(contract)
     floating = contract["robot"]["floating"]
-    velocities = []
-    for step in range(round(args.seconds / contract["control_dt"])):
-        obs = observe(data, action, command_values(contract, command, 0.0, step))
-        feed = {"obs": obs[None]}
-        if len(session.get_inputs()) > 1:  # a tracking policy: the actions do not depend on it
-            feed["time_step"] = np.full((1, 1), step, dtype=np.float32)
-        raw = session.run(["actions"], feed)[0][0]
+    velocities, apart, frame = [], [], None
+    reference = Reference(session) if tracks(session) else None
+    if reference:
+        stand_on(reference(0), data, model, contract)
+    steps = round(args.seconds / contract["control_dt"])
+    for step in range(min(steps, reference.last) if reference else steps):
+        feed = {}
+        if reference:
+            mujoco.mj_kinematics(model, data)  # mj_step leaves the bodies one physics step behind
+            frame = reference(step + 1)  # it stands on one frame and is shown the next
+            feed["time_step"] = np.full((1, 1), step + 1, dtype=np.float32)
+            apart.append(
+                np.linalg.norm(frame[reference.anchor][0] - data.body(reference.anchor).xpos)
+            )
+        obs = observe(data, action, command_values(contract, command, 0.0, step, frame), frame)
+        raw = session.run(["actions"], {"obs": obs[None], **feed})[0][0]
         action, data.ctrl[controls] = drive(raw, data)
         mujoco.mj_step(model, data, contract["decimation"])
         if floating:
@@ -278,6 +348,9 @@ def replay(args):
         if renderer and step % round(0.1 / contract["control_dt"]) == 0:
             renderer.update_scene(data)
             save_image(args.frames / f"{step:05d}.ppm", renderer.render())
+    if reference:
+        print(f"{len(apart)} frames, {reference.anchor} {np.mean(apart):.3f} m from its reference")
+        return
     if not floating:
         print(f"joints in the end: {np.round(data.qpos, 3)}")
         return

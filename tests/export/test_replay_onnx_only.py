@@ -18,7 +18,7 @@ from helpers.actors import TASK, D, make_actor
 
 import unilab_gym
 from unilab_gym.contract import resolve
-from unilab_gym.export import export_policy, load_policy
+from unilab_gym.export import export_policy, export_tracking_policy, load_policy
 from unilab_gym.registration import owner_config
 
 EXAMPLE = Path(unilab_gym.__file__).parents[1] / "examples" / "replay_onnx_only.py"
@@ -53,8 +53,25 @@ class Walker:
         width = self.env.single_observation_space.shape[0]
         actions = self.env.single_action_space.shape[0]
         self.actor = make_actor(seed=3, gain=3.0, width=width, actions=actions)
+        self.motion = self.runtime.commands.terms.get("motion")
         self.path = folder / "policy.onnx"
-        export_policy(self.actor, self.env, self.path)
+        if self.motion is None:
+            export_policy(self.actor, self.env, self.path)
+            return
+        self.path = folder / f"tracking_{self.motion.library.names[0]}.onnx"
+        export_tracking_policy(
+            self.actor,
+            self.env,
+            self.path,
+            motion=self.motion.reference(),
+            body_names=self.motion.body_names,
+            anchor_body_name=self.motion.anchor,
+        )
+
+    @property
+    def shown(self):
+        """The frame of the reference that the environment shows; None without a motion."""
+        return None if self.motion is None else int(self.motion.frame[0])
 
 
 @pytest.fixture(scope="module")
@@ -99,22 +116,24 @@ def follow(walker, example):
     """The stranger's observations and targets are the environment's, across resets."""
     env, runtime = walker.env, walker.runtime
     session, contract = example.load_policy(walker.path)
-    if any(".motion." in command["func"] for command in contract["commands"].values()):
-        pytest.skip("its observation is made from a reference motion, not from the robot alone")
+    reference = None if walker.shown is None else example.Reference(session)
     data = mujoco.MjData(runtime.backend.model)
     observe, drive = example.Observer(contract), example.Driver(contract)
     obs, _ = env.reset(seed=5)
     count = len(contract["actions"]["scale"])
     action, phase, step, ended, worst = np.zeros(count), phase_of(runtime), 0, 0, 0.0
-    clipped = False
+    clipped, first, frame, feed = False, walker.shown, None, {}
     for number in range(200):
         data.qpos[:], data.qvel[:] = runtime.backend.render_state(0)
         mujoco.mj_forward(runtime.backend.model, data)
-        commands = example.command_values(contract, COMMAND, phase, step)
-        built = observe(data, action, commands)
+        if reference:  # counted from the start of the episode, which alone is the environment's
+            frame = reference(first + step)
+            feed = {"time_step": np.full((1, 1), first + step, dtype=np.float32)}
+        commands = example.command_values(contract, COMMAND, phase, step, frame)
+        built = observe(data, action, commands, frame)
         np.testing.assert_allclose(built, obs[0].numpy(), atol=1e-4)
-        huge = 100.0 if number % 40 == 39 else 1.0  # now and then far beyond the box
-        raw = session.run(["actions"], {"obs": huge * built[None]})[0][0]
+        huge = 30.0 if number % 40 == 39 else 1.0  # now and then far beyond the box
+        raw = session.run(["actions"], {"obs": huge * built[None], **feed})[0][0]
         action, targets = drive(raw, data)
         clipped |= bool((np.abs(raw) > np.abs(action)).any())
         with torch.no_grad():
@@ -125,6 +144,7 @@ def follow(walker, example):
         step += 1
         if bool(terminated | truncated):
             action, phase, step, ended = np.zeros(count), phase_of(runtime), 0, ended + 1
+            first = walker.shown
             observe.reset()
             drive.reset()
     assert worst <= 1e-4
@@ -268,3 +288,20 @@ def test_the_example_knows_nothing_of_ours():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
+
+
+def test_a_tracking_policy_without_its_motion_is_refused(walkers, example, tmp_path):
+    walker = walkers("UniLab/G1MotionTracking-v0")
+    path = tmp_path / "policy.onnx"
+    export_policy(walker.actor, walker.env, path)
+    with pytest.raises(example.BadFile, match=r"holds no reference motion: give.*tracking_CLIP"):
+        example.load_policy(path)
+
+
+def test_the_example_tracks_from_the_file_alone(walkers, example, capsys, monkeypatch):
+    """It starts on the first frame, where no policy has had time to leave the reference."""
+    path = walkers("UniLab/G1MotionTracking-v0").path
+    monkeypatch.setattr(sys, "argv", ["replay", str(path), "--seconds", "0.1"])
+    assert example.main() == 0
+    words = capsys.readouterr().out.split()
+    assert words[:3] == ["5", "frames,", "torso_link"] and float(words[3]) < 0.05
