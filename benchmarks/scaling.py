@@ -3,7 +3,8 @@
 python benchmarks/run.py scaling [--tiny]
 
 steps       us per environment step and physics share at each N, on `mujoco`
-startup     a fresh process: import, build, reset and first step; the sum must stay below 5 s
+startup     a fresh process at N=1024: import, build, reset and first step; the sum must stay below
+            5 s. Beside it the CPU time of the process, which other users of the machine do not move
 """
 
 import json
@@ -35,7 +36,9 @@ KEYS = {"check", "task"}
 START = """
 import json, time
 begin = time.perf_counter()
-import gymnasium, torch, unilab_gym
+import torch
+torch_s = time.perf_counter() - begin
+import gymnasium, unilab_gym
 imported = time.perf_counter()
 env = gymnasium.make_vec({task!r}, num_envs=1024, backend="mujoco")
 env.reset(seed=0)
@@ -43,7 +46,8 @@ built = time.perf_counter()
 env.step(torch.zeros(env.action_space.shape))
 stepped = time.perf_counter()
 print(json.dumps({{"import_s": imported - begin, "build_s": built - imported,
-                   "first_step_s": stepped - built}}))
+                   "first_step_s": stepped - built, "total_s": stepped - begin,
+                   "torch_import_s": torch_s, "cpu_s": time.process_time()}}))
 """
 
 
@@ -86,12 +90,10 @@ def start(task, bar_s):
     command = [sys.executable, "-c", START.format(task=task)]
     done = subprocess.run(command, capture_output=True, text=True, env=env, check=True)
     seconds = {key: round(value, 3) for key, value in json.loads(done.stdout).items()}
-    total = sum(seconds.values())
-    passed = None if bar_s is None else total <= bar_s
+    passed = None if bar_s is None else seconds["total_s"] <= bar_s
     return {
         "check": "startup",
         **seconds,
-        "total_s": round(total, 3),
         "bar_s": bar_s,
         "passed": passed,
     }

@@ -1,4 +1,4 @@
-"""MuJoCo-Warp backend: what only this engine has to show; the rest is in test_conformance.py."""
+"""MuJoCo-Warp backend: what only this engine has to show; tests/testing runs the suite."""
 
 import importlib
 import re

@@ -1,4 +1,4 @@
-"""MuJoCo C backend: what only this engine has to show; the rest is in test_conformance.py."""
+"""MuJoCo C backend: what only this engine has to show; tests/testing runs the conformance suite."""
 
 import gc
 import logging

@@ -128,3 +128,9 @@ def swing(env, steps, amplitude=0.8):
         env.step(torch.full((env.num_envs, 1), amplitude if step % 20 < 10 else -amplitude))
         states.append(torch.cat((views.qpos, views.qvel), 1))
     return torch.stack(states)
+
+
+def rank_correlation(a, b):
+    """Spearman's, without ties."""
+    ranks = torch.stack((a.argsort().argsort(), b.argsort().argsort())).float()
+    return float(torch.corrcoef(ranks)[0, 1])

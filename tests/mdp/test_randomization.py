@@ -5,7 +5,16 @@ import math
 
 import pytest
 import torch
-from helpers.crate import DISTURBANCES, FEET, MJCF, WIDE, event, make_crate, swing
+from helpers.crate import (
+    DISTURBANCES,
+    FEET,
+    MJCF,
+    WIDE,
+    event,
+    make_crate,
+    rank_correlation,
+    swing,
+)
 from helpers.face import ROOT
 from helpers.probe import context, ready
 
@@ -231,11 +240,6 @@ def test_low_friction_slides_farther(tmp_path):
     slide = backend.read_back("geom_friction", "fl")[:, 0]
     assert rank_correlation(-slide, distance) > 0.95
     env.close()
-
-
-def rank_correlation(a, b):
-    ranks = torch.stack((a.argsort().argsort(), b.argsort().argsort())).float()
-    return float(torch.corrcoef(ranks)[0, 1])
 
 
 def test_a_wrench_gives_its_impulse_and_ends(tmp_path):

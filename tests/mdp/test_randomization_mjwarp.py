@@ -5,7 +5,7 @@ One environment with every model term at once; each test writes or resets it ane
 
 import pytest
 import torch
-from helpers.crate import DISTURBANCES, WIDE, event, make_crate, swing
+from helpers.crate import DISTURBANCES, WIDE, event, make_crate, rank_correlation, swing
 
 from unilab_gym.backends.base import MODEL_FIELDS, RecomputeLevel
 
@@ -141,3 +141,41 @@ def test_the_feet_carry_the_own_weight(plain):
     backend.set_model_fields(
         {"body_mass": mass, "body_inertia": inertia}, every, RecomputeLevel.ALL
     )
+
+
+def test_mass_and_friction_of_64_environments_are_felt_after_a_reset(tmp_path):
+    """E10, N10: drawn at the start, run, drawn anew by a reset; weight, sliding, MuJoCo C."""
+    mass = {"base": event("mass"), "again": event("mass", "reset")}
+    slide = {"feet": event("friction"), "feet_again": event("friction", "reset", each=False)}
+    w = make_crate(tmp_path, mass | slide, 64, "mjwarp")
+    backend, index = w.runtime.backend, w.runtime.index
+    swing(w, 50, amplitude=0.0)
+    names = backend.spec.model_fields
+    before = {name: backend.get_model_field(name) for name in names}
+    every = torch.ones(64, dtype=torch.bool)
+    w.reset(options={"reset_mask": every})
+    for name in ("body_mass", "geom_friction"):
+        assert (backend.get_model_field(name) != before[name]).flatten(1).any(1).all(), name
+    swing(w, 30, amplitude=0.0)
+    load = w.step(torch.zeros(64, 1))[0][:, 1:].sum(1)
+    weight = backend.read_back("body_mass").sum(1) * 9.81
+    assert weight.max() / weight.min() > 2.0
+    assert torch.allclose(load, weight, rtol=0.03)
+
+    state = backend.get_state()
+    state[:, index.qvel_offset] = 1.5  # a shove
+    backend.set_state(state, every)
+    start = backend.views().qpos[:, 0].clone()
+    moved = swing(w, 1, amplitude=0.0)[0]
+    swing(w, 80, amplitude=0.0)
+    friction = backend.read_back("geom_friction", "fl")[:, 0]
+    assert rank_correlation(-friction, backend.views().qpos[:, 0] - start) > 0.95
+
+    c = make_crate(tmp_path, mass | slide, 4, "mujoco")
+    four = torch.ones(4, dtype=torch.bool)
+    fields = {name: backend.get_model_field(name)[:4] for name in names}
+    c.runtime.backend.set_model_fields(fields, four, RecomputeLevel.ALL)
+    c.runtime.backend.set_state(state[:4].double(), four)
+    difference = (swing(c, 1, amplitude=0.0)[0] - moved[:4]).abs()
+    assert difference[:, : index.nq].max() <= 2e-6 and difference[:, index.nq :].max() <= 2e-4
+    w.close(), c.close()

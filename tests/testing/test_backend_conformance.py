@@ -46,7 +46,7 @@ def test_the_suite_names_every_duty_of_the_contract():
     duties = "build views step masked_reset reads interval model_fields faults receipts snapshot"
     for duty in (*duties.split(), "close", "two_at_once"):
         assert any(duty in name for name in CONFORMANCE_CHECKS), duty
-    assert len(CONFORMANCE_CHECKS) == 17
+    assert len(CONFORMANCE_CHECKS) == 18
 
 
 # --- faults that it must find ---
@@ -189,7 +189,7 @@ def test_within_its_means_a_weak_backend_works(tmp_path, monkeypatch):
 
 def test_reads_of_other_sensors_are_no_business_of_the_check():
     suite = BackendConformance(weak(sensor_types=("gyro",)))
-    gyro = suite.index.sensors["gyro"]
+    gyro = suite.index.sensors["imu_gyro"]
     item = FieldSlice("sensordata", tuple(range(gyro.adr, gyro.adr + 3)), (3,), Stage.VEL)
     backend = suite.create(suite.spec())
     assert backend.compile_reads(ReadPlan((item,), (item,)))[item].shape == (5, 3)

@@ -42,6 +42,7 @@ from unilab_gym.testing.conformance_bench import (
     ROWS,
     ConformanceBench,
     ConformanceError,
+    block,
     refused,
     require,
 )
@@ -70,6 +71,10 @@ class BackendConformance(ConformanceBench):
         for item, value in reads.items():
             expected = (torch.float32, (ROWS, *item.shape))
             require((value.dtype, tuple(value.shape)) == expected, f"{item}: {value.shape}")
+        faults = backend.faults()
+        require((faults.dtype, faults.shape) == (torch.int32, (ROWS,)), f"faults: {faults}")
+        quat = reads[block("xquat", 4, 4, Stage.POS)].cpu()
+        require(torch.equal(quat, torch.tensor([1.0, 0, 0, 0]).expand(ROWS, 4)), "not wxyz")
 
     def check_views(self) -> None:
         """Addresses of views, reads and faults never change."""
@@ -87,16 +92,19 @@ class BackendConformance(ConformanceBench):
         require(addresses() == before, "a tensor moved")
 
     def check_step(self) -> None:
-        """Steps as MuJoCo C does from the same packed rows: 2e-6 rad or m, 2e-4 rad/s or m/s."""
-        backend, _ = self.fresh()
-        ctrl = self.controls(7)
-        self.run(backend, ctrl[:6])
+        """Steps as MuJoCo C does from the same packed rows: 2e-6 rad or m, 2e-4 rad/s or m/s.
+
+        Acceleration-stage reads are those of the last substep, within 0.2 %.
+        """
+        backend, reads = self.fresh()
+        ctrl = self.controls(9, seed=0)
+        self.run(backend, ctrl[:8])
         state = backend.get_state()
-        backend.step(ctrl[6], None)
+        backend.step(ctrl[8], None)
         views = backend.views()
         for row in range(ROWS):
             data = self._reference(state[row])
-            data.ctrl[:] = ctrl[6, row].tolist()
+            data.ctrl[:] = ctrl[8, row].tolist()
             for _ in range(DECIMATION):
                 mujoco.mj_step(self.scene.model, data)
             q, v = (torch.tensor(x.tolist(), device=self.device) for x in (data.qpos, data.qvel))
@@ -104,6 +112,15 @@ class BackendConformance(ConformanceBench):
             require(error <= 2e-6, f"row {row}: qpos is {error:g} away from MuJoCo")
             error = float((views.qvel[row] - v).abs().max())
             require(error <= 2e-4, f"row {row}: qvel is {error:g} away from MuJoCo")
+            for item, value in reads.items():
+                if item.stage == Stage.ACC:
+                    wanted = self._columns(data, item)
+                    close = torch.allclose(value[row].cpu(), wanted, rtol=2e-3, atol=2e-3)
+                    require(close, f"row {row}: {item} is {value[row]}, in MuJoCo {wanted}")
+
+    def _columns(self, data: Any, item: FieldSlice) -> Tensor:
+        flat = torch.tensor(getattr(data, item.field).reshape(-1).tolist())
+        return flat[list(item.columns)].view(item.shape)
 
     def _reference(self, packed: Tensor) -> Any:
         data = mujoco.MjData(self.scene.model)
@@ -120,11 +137,12 @@ class BackendConformance(ConformanceBench):
         ctrl = self.controls(6)
         self.run(backend, ctrl)
         self._compare_reads(backend, reads, "after a step")
+        declared = {item: reads[item] for item in self.plan().reset}
         payload = self.payload(backend)
         payload.qpos[:, 2] += 0.1
         payload.qvel[:, 3:6] = 0.5
         backend.reset(payload, self.mask(0, 3))
-        self._compare_reads(backend, reads, "after a reset")
+        self._compare_reads(backend, declared, "after a reset")
 
     def _compare_reads(
         self, backend: Backend, reads: Mapping[FieldSlice, Tensor], when: str
@@ -136,8 +154,7 @@ class BackendConformance(ConformanceBench):
             for item, value in reads.items():
                 if item.stage == Stage.ACC:
                     continue
-                flat = torch.tensor(getattr(data, item.field).reshape(-1).tolist())
-                expected = flat[list(item.columns)].view(item.shape)
+                expected = self._columns(data, item)
                 error = float((value[row].cpu() - expected).abs().max())
                 require(error <= 2e-5, f"{when}: {item} is {error:g} from a forward pass")
 
@@ -156,7 +173,8 @@ class BackendConformance(ConformanceBench):
         after = self.snapshot(backend, reads)
         for key, value in before.items():
             require(torch.equal(value[~mask], after[key][~mask]), f"another row's {key} changed")
-        self.same(after, {**start, "faults": after["faults"]}, mask, "after the reset")
+        declared = ["state", *(str(item) for item in self.plan().reset)]
+        self.same({key: after[key] for key in declared}, start, mask, "after the reset")
         self.run(backend, ctrl[8:])
         self.same(self.snapshot(backend, reads), expected, mask, "after the next steps")
 
@@ -169,7 +187,12 @@ class BackendConformance(ConformanceBench):
         payload.qvel[:, 0] = rows.float()
         before = backend.get_state()
         backend.reset(payload, self.mask())
+        backend.set_state(torch.zeros_like(before), self.mask())
+        nothing = {"body_mass": torch.zeros_like(backend.get_model_field("body_mass"))}
+        backend.set_model_fields(nothing, self.mask(), RecomputeLevel.ALL)
         require(torch.equal(backend.get_state(), before), "an empty mask wrote")
+        mass = backend.get_model_field("body_mass")
+        require(torch.equal(mass, self.nominal(backend, "body_mass")), "an empty mask: mass")
         mask = self.mask(1, 4)
         backend.reset(payload, mask)
         speed = torch.where(mask, rows.float(), 0.0)
@@ -181,7 +204,7 @@ class BackendConformance(ConformanceBench):
         """Acceleration-stage reads are the last substep's, and 0 in rows just reset."""
         backend, reads = self.fresh()
         self.run(backend, self.controls(8))
-        items = [item for item in reads if item.stage == Stage.ACC]
+        items = [item for item in self.plan().reset if item.stage == Stage.ACC]
         before = {item: reads[item].clone() for item in items}
         require(any(value.any() for value in before.values()), "no foot felt its load")
         mask = self.mask(1, 4)
@@ -189,6 +212,25 @@ class BackendConformance(ConformanceBench):
         for item in items:
             require(not reads[item][mask].any(), f"{item} of reset rows is not 0")
             require(torch.equal(reads[item][~mask], before[item][~mask]), f"{item} of others")
+
+    def check_acceleration_state(self) -> None:
+        """Acceleration-stage reads can be taken, as a copy, and put back in masked rows."""
+        backend, reads = self.fresh()
+        self.run(backend, self.controls(8))
+        items = [item for item in self.plan().step if item.stage == Stage.ACC]
+
+        def now() -> Tensor:
+            return torch.cat([reads[item].reshape(ROWS, -1) for item in items], 1)
+
+        values = backend.get_acceleration()
+        require(torch.equal(values, now()), "not the reads' columns")
+        kept, mask = values.clone(), self.mask(0, 3)
+        backend.set_acceleration(torch.zeros_like(values), self.mask(all_rows=True))
+        require(torch.equal(values, kept), "not a copy")
+        require(not now().any(), "all rows were to be 0")
+        backend.set_acceleration(values, mask)
+        require(torch.equal(now()[mask], values[mask]), "masked rows were not written")
+        require(not now()[~mask].any(), "another row was written")
 
     def check_interval_velocity(self) -> None:
         """`qvel_delta` is added once, before the first substep."""
@@ -256,6 +298,8 @@ class BackendConformance(ConformanceBench):
         backend.set_model_fields({"body_mass": mass * 1.5}, self.mask(1), RecomputeLevel.ALL)
         backend.set_model_fields({"geom_friction": friction}, self.mask(3), RecomputeLevel.NONE)
         require(torch.equal(backend.get_state(), state), "the write changed the state")
+        got = backend.get_model_field("body_mass").fill_(7.0)
+        require(not torch.equal(backend.get_model_field("body_mass"), got), "not a copy")
         got = backend.read_back("body_mass", "base")
         base = mass[:, self.index.bodies["base"]]
         factor = torch.ones_like(got)
@@ -339,35 +383,45 @@ class BackendConformance(ConformanceBench):
         """What is handed over is neither changed nor kept."""
         backend, _ = self.fresh()
         ctrl, payload, mask = self.controls(1)[0], self.payload(backend), self.mask(1, 2)
-        given = (ctrl, payload.state, mask)
+        delta = torch.full((ROWS, self.index.nv), 0.01, device=self.device)
+        given = (ctrl, payload.state, mask, delta)
         copies = [tensor.clone() for tensor in given]
-        backend.step(ctrl, None)
+        push = None if self._lacks(backend, "qvel_delta") else TensorIntervalPayload(delta)
+        backend.step(ctrl, push)
         backend.reset(payload, mask)
         for tensor, copy in zip(given, copies, strict=True):
             require(torch.equal(tensor, copy), "an input was changed")
         state = backend.get_state()
+        ctrl.fill_(torch.nan)
         payload.state.fill_(torch.nan)
-        require(torch.equal(backend.get_state(), state), "the payload was kept")
+        require(torch.equal(backend.get_state(), state), "an input was kept")
 
     def check_refusals(self) -> None:
         """What it cannot do is refused when it is built or asked, by name."""
         backend, _ = self.fresh()
         name, every = backend.capabilities.name, self.mask(all_rows=True)
-        for changes in ({"model_fields": ("geom_nothing",)}, {"device": torch.device("meta")}):
+        for changes in ({"model_fields": ("geom_solref",)}, {"device": torch.device("meta")}):
             spec = self.spec(**changes)
             told = refused(UnsupportedCapabilityError, str(changes), lambda s=spec: self.create(s))
             require(name in told, f"the refusal does not name the backend: {told}")
         values = {"body_ipos": self.nominal(backend, "body_ipos")}
+        for mask in (every, self.mask()):
+            told = refused(
+                ConfigError,
+                "an undeclared model field",
+                lambda m=mask: backend.set_model_fields(values, m, RecomputeLevel.ALL),
+            )
+            require("body_ipos" in told and "geom_friction" in told, told)
         told = refused(
-            ConfigError,
-            "an undeclared model field",
-            lambda: backend.set_model_fields(values, every, RecomputeLevel.ALL),
+            ConfigError, "an undeclared field", lambda: backend.get_model_field("body_ipos")
         )
         require("body_ipos" in told, told)
         other = self.create(self.spec(model_fields=()))
         for item in (
             FieldSlice("xposs", (0, 1, 2), (3,), Stage.POS),
             FieldSlice("qpos", (10, 11, 12), (3,), Stage.NONE),
+            FieldSlice("xpos", (16, 17, 18), (3,), Stage.POS),
+            FieldSlice("sensordata", (-1,), (1,), Stage.ACC),
         ):
             plan = ReadPlan((item,), ())
             refused(UnilabGymError, f"the read {item}", lambda p=plan: other.compile_reads(p))
@@ -394,13 +448,22 @@ class BackendConformance(ConformanceBench):
     def check_close(self) -> None:
         """Closes twice; every operation afterwards says that it is closed."""
         backend = self.create(self.spec(model_fields=()))
-        payload = backend.allocate_reset_payload()
+        payload, qpos = backend.allocate_reset_payload(), backend.views().qpos
+        state = backend.get_state()
         backend.close()
         backend.close()
+        height = torch.tensor(self.index.default_qpos[2])
+        require(torch.equal(qpos[0, 2].cpu(), height), "memory that a tensor holds is gone")
         ctrl = self.controls(1)[0]
         for what, call in {
             "step": lambda: backend.step(ctrl, None),
             "reset": lambda: backend.reset(payload, self.mask(1)),
+            "set_state": lambda: backend.set_state(state, self.mask()),
+            "set_model_fields": lambda: backend.set_model_fields(
+                {}, self.mask(), RecomputeLevel.NONE
+            ),
+            "get_model_field": lambda: backend.get_model_field("body_mass"),
+            "compile_reads": lambda: backend.compile_reads(ReadPlan((), ())),
             "get_state": backend.get_state,
             "render_state": lambda: backend.render_state(0),
         }.items():

@@ -39,8 +39,8 @@ _LEG = """
       <site name="{name}_foot" pos="0 0 -.15" size=".035"/>
     </body>
   </body>"""
-_MJCF = f"""
-<mujoco model="conformance">
+MJCF = f"""
+<mujoco model="walker">
   <compiler angle="radian"/>
   <default>
     <geom contype="1" conaffinity="2"/>
@@ -61,18 +61,25 @@ _MJCF = f"""
     <position name="rear_knee" joint="rear_knee"/>
   </actuator>
   <sensor>
-    <gyro name="gyro" site="imu"/>
-    <framequat name="quat" objtype="site" objname="imu"/>
-    <velocimeter name="linvel" site="imu"/>
+    <accelerometer name="imu_acc" site="imu"/>
+    <gyro name="imu_gyro" site="imu"/>
+    <framequat name="imu_quat" objtype="site" objname="imu"/>
+    <touch name="front_touch" site="front_foot"/>
+    <velocimeter name="imu_linvel" site="imu"/>
     <framepos name="rear_pos" objtype="site" objname="rear_foot"/>
     <framelinvel name="rear_vel" objtype="site" objname="rear_foot"/>
-    <touch name="front_touch" site="front_foot"/>
+    <subtreecom name="com" body="base"/>
+    <subtreeangmom name="angmom" body="base"/>
+    <jointpos name="knee_pos" joint="front_knee"/>
     <touch name="rear_touch" site="rear_foot"/>
+    <actuatorfrc name="knee_force" actuator="front_knee"/>
+    <actuatorpos name="knee_length" actuator="front_knee"/>
   </sensor>
   <keyframe>
     <key name="home" qpos="0 0 .365 1 0 0 0 .3 -.6 .3 -.6" ctrl=".3 -.6 .3 -.6"/>
   </keyframe>
 </mujoco>"""
+"""The robot of the checks, in MJCF."""
 
 
 class ConformanceError(AssertionError):
@@ -101,6 +108,45 @@ def refused(kinds: type[BaseException], what: str, call: Callable[[], object]) -
 Snapshot = dict[str, Tensor]
 
 
+def block(
+    field: str, first: int, width: int, stage: Stage, shape: tuple[int, ...] | None = None
+) -> FieldSlice:
+    """Consecutive columns of a field."""
+    return FieldSlice(field, tuple(range(first, first + width)), shape or (width,), stage)
+
+
+def walker_plan(index: ModelIndex) -> ReadPlan:
+    """Views and gathered blocks of every stage of the robot; resets declare fewer reads."""
+
+    def sensor(name: str) -> FieldSlice:
+        info = index.sensors[name]
+        return block("sensordata", info.adr, info.dim, info.stage)
+
+    def geoms(*names: str) -> FieldSlice:
+        columns = tuple(3 * index.geoms[n].index + i for n in names for i in range(3))
+        return FieldSlice("geom_xpos", columns, (len(names), 3), Stage.POS)
+
+    touch = tuple(index.sensors[n].adr for n in ("rear_touch", "front_touch"))
+    shared = (
+        block("qpos", 7, 4, Stage.NONE),
+        FieldSlice("qvel", (9, 6, 8), (3,), Stage.NONE),
+        block("xquat", 4, 4, Stage.POS),
+        geoms("front_foot", "rear_foot"),
+        geoms("rear_foot", "trunk", "front_foot"),
+        *map(sensor, ("imu_quat", "imu_gyro", "imu_linvel", "rear_pos", "rear_vel", "com")),
+        *map(sensor, ("imu_acc", "angmom", "knee_pos", "knee_force")),
+        FieldSlice("sensordata", touch, (2,), Stage.ACC),
+    )
+    nbody = len(index.bodies)
+    step_only = (
+        block("cvel", 0, 6 * nbody, Stage.VEL, (nbody, 6)),
+        block("subtree_com", 0, 3 * nbody, Stage.POS, (nbody, 3)),
+        block("actuator_force", 0, index.nu, Stage.ACC),
+        FieldSlice("qacc", (8, 2, 3), (3,), Stage.ACC),
+    )
+    return ReadPlan(step=shared + step_only, reset=shared)
+
+
 class ConformanceBench:
     """A small robot, and backends of it that a factory builds.
 
@@ -124,7 +170,7 @@ class ConformanceBench:
         self.tolerance = tolerance
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "conformance.xml"
-            path.write_text(_MJCF)
+            path.write_text(MJCF)
             self.scene: Scene = build_scene(SceneCfg(robot=str(path)), SimCfg(), DT)
         self._shared: tuple[Backend, Mapping[FieldSlice, Tensor]] | None = None
 
@@ -148,23 +194,8 @@ class ConformanceBench:
         return BackendSpec(**(values | changes))
 
     def plan(self) -> ReadPlan:
-        """Reads of every stage; resets declare the same."""
-        index = self.index
-
-        def block(field: str, first: int, width: int, stage: Stage) -> FieldSlice:
-            return FieldSlice(field, tuple(range(first, first + width)), (width,), stage)
-
-        geoms = [3 * index.geoms[name].index for name in ("rear_foot", "trunk", "front_foot")]
-        places = tuple(start + axis for start in geoms for axis in range(3))
-        items = [
-            block("qpos", 7, 4, Stage.NONE),
-            FieldSlice("qvel", (9, 6, 8), (3,), Stage.NONE),
-            block("xquat", 4, 4, Stage.POS),
-            FieldSlice("geom_xpos", places, (3, 3), Stage.POS),
-        ]
-        sensors = index.sensors.values()
-        items += [block("sensordata", s.adr, s.dim, s.stage) for s in sensors]
-        return ReadPlan(step=tuple(items), reset=tuple(items))
+        """Reads of every stage; resets declare fewer."""
+        return walker_plan(self.index)
 
     def fresh(self) -> tuple[Backend, Mapping[FieldSlice, Tensor]]:
         """The suite's backend, every row at the default state with nominal fields."""
