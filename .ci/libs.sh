@@ -9,6 +9,9 @@ requirement() {
         skrl) echo "skrl==2.1.0" ;;
         sb3) echo "stable-baselines3==2.9.2" ;;
         torchrl) echo "torchrl==0.14.1" ;;  # wants a tensordict older than rsl_rl's
+        rl_games) echo "rl-games==1.6.5" ;;
+        tianshou) echo "tianshou==2.0.1" ;;  # wants an older filelock, and so does its virtualenv
+        unilab_rl) echo "unilab-rl==1.4.15" ;;
         *) echo "unknown library: $1" >&2; return 1 ;;
     esac
 }
@@ -22,7 +25,7 @@ for name in "$@"; do
         .venv/bin/python -m venv --clear "$folder"
         echo "import site; site.addsitedir('$inherit')" \
             >"$("$folder/bin/python" -c "import site; print(site.getsitepackages()[0])")/base.pth"
-        grep -v "^tensordict" constraints.txt >"$folder/constraints.txt"
+        grep -v "^tensordict\|^filelock" constraints.txt >"$folder/constraints.txt"
         "$folder/bin/python" -m pip install --quiet --disable-pip-version-check \
             -c "$folder/constraints.txt" "$wanted"
         echo "$wanted" >"$folder/.done"

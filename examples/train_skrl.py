@@ -54,6 +54,10 @@ class Args:
     run_root: Path = Path("runs")
 
 
+def timesteps_of(args: Args) -> int:
+    return args.timesteps or {"ppo": 1920, "sac": 1500}[args.algorithm]
+
+
 def mlp(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(inputs, 64), nn.ELU(), nn.Linear(64, 64), nn.ELU(), nn.Linear(64, outputs)
@@ -156,6 +160,12 @@ def make_agent(args: Args, env: Any) -> Any:
             discount_factor=0.98,
             polyak=0.1,  # few updates a step of 64 environments: Q has to follow them
             learning_rate=1e-3,
+            learning_rate_scheduler=torch.optim.lr_scheduler.LinearLR,
+            learning_rate_scheduler_kwargs={
+                "start_factor": 1.0,
+                "end_factor": 0.1,
+                "total_iters": 2 * timesteps_of(args),
+            },
             initial_entropy_value=0.1,
             # Per second: those of a step (0.02 of it) drown in the entropy bonus.
             rewards_shaper=lambda rewards, *_: rewards / env.unwrapped.step_dt,
@@ -181,7 +191,7 @@ def mean_return(args: Args, policy: Any) -> float:
 def train(args: Args) -> tuple[Path, float, float]:
     """Returns the run folder and the mean return before and after."""
     set_seed(args.seed)
-    timesteps = args.timesteps or {"ppo": 1920, "sac": 1500}[args.algorithm]
+    timesteps = timesteps_of(args)
     network = NetworkCfg(hidden_dims=(64, 64), activation="elu", obs_normalization=False)
     owner = owner_config(args.task, args.backend)
     training = dataclasses.replace(owner.training, num_envs=args.num_envs, seed=args.seed)
