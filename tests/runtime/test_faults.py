@@ -175,6 +175,23 @@ def test_a_bad_state_ends_its_row_and_leaves_the_others_bit_identical(
     control.close()
 
 
+def test_a_thousand_steps_go_on_after_one_row_of_64_failed(tmp_path):
+    """N01: that row ends in that step with its cause in the log; all that is returned is finite."""
+    env = started(walker_cfg(tmp_path, episode_length_s=2.0), 64)
+    for step, action in enumerate(random_actions(env, 1100)):
+        if step == 100:
+            inject(env, 41, NAN, 2)
+        state = env.step(action)
+        if step == 100:
+            assert state.terminated[41] and not state.truncated[41]
+            assert env.log()["fault/engine_bad_state"].item() > 0.0
+        if step >= 100:
+            returned = (*state.obs.values(), *state.final_obs.values(), state.reward)
+            assert torch.cat([tensor.flatten() for tensor in returned]).isfinite().all(), step
+    assert env.fault_totals()["engine_bad_state"] == 1
+    env.close()
+
+
 def test_the_faulty_row_starts_as_a_healthy_one_would(tmp_path):
     """Its next episode is that of a run in which the row ended for another reason."""
     cfg = walker_cfg(tmp_path, episode_length_s=0.2, terminations={"time_out": _time_out()})

@@ -135,7 +135,7 @@ class Lags:
                 if phase == "reset" or cfg.redraw is not None:
                     draw = ctx.uniform(1, phase, *bounds, key="delay")
                 draws.append(draw)
-        self._periods.append(math.inf if cfg.redraw is None else float(cfg.redraw))
+        self._periods.append(math.inf if cfg.redraw is None else cfg.redraw)
         self._named[name] = (len(self._periods) - 1, cfg, term)
         return len(self._periods) - 1
 
