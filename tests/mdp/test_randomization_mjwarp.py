@@ -123,6 +123,26 @@ def test_mass_and_friction_change_again_at_a_reset(envs):
         assert changed.tolist() == mask.tolist(), name
 
 
+def test_two_hundred_resets_start_from_the_nominal_value_each_time(envs):
+    """E08: the mass of a row stays in its range, the last resets spread as the first."""
+    env = envs["mjwarp"]
+    backend = env.runtime.backend
+    arm = env.runtime.index.bodies["arm"]
+    row = torch.arange(N) == 0
+    factors, slides = [], []
+    for _ in range(200):
+        env.reset(options={"reset_mask": row})
+        factors.append(backend.read_back("body_mass", "arm")[0] / backend.nominal("body_mass")[arm])
+        slides.append(backend.read_back("geom_friction", "fl")[0, 0])
+    factors, slides = torch.stack(factors), torch.stack(slides)
+    assert factors.min() >= 0.5 - 1e-6 and factors.max() <= 2.0 + 1e-6
+    assert slides.min() >= 0.1 - 1e-6 and slides.max() <= 1.2 + 1e-6
+    assert abs(factors.mean() - 1.25) < 0.1 and abs(slides.mean() - 0.65) < 0.1
+    for values in (factors, slides):
+        spreads = values[:50].std(), values[-50:].std()
+        assert 0.7 < spreads[0] / spreads[1] < 1.4
+
+
 def test_the_feet_carry_the_own_weight(plain):
     backend = plain.runtime.backend
     plain.reset(seed=0)

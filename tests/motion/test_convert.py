@@ -1,5 +1,6 @@
 """CSV to clip: order, rate, velocities (N11)."""
 
+import socket
 import time
 
 import numpy as np
@@ -18,12 +19,16 @@ def write_csv(path, qpos):
     return path
 
 
-def test_sixty_seconds_convert_well_within_half_a_minute(tmp_path):
+def test_sixty_seconds_convert_well_within_half_a_minute_without_a_network(tmp_path, monkeypatch):
+    def offline(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr(socket, "socket", offline)
     qpos = swaying(1800, 30.0)
     csv = write_csv(tmp_path / "walk.csv", qpos)
     began = time.process_time()
     convert_csv(csv, tmp_path / "walk.npz", fps=30.0)
-    assert time.process_time() - began < 30.0  # the promise, about 40 times what it takes
+    assert time.process_time() - began < 30.0  # the promise, about 100 times what it takes
     clip = load_clip(tmp_path / "walk.npz", robot=g1())
     assert (clip.frames, clip.fps, clip.source) == (1800, 30.0, "walk.csv")
     np.testing.assert_allclose(clip.joint_pos, qpos[:, 7:], atol=1e-6)

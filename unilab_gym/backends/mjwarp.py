@@ -85,6 +85,17 @@ def _note_demand(
     wp.atomic_max(demand, 2, nefc[world])  # pyright: ignore[reportArgumentType]
 
 
+@wp.kernel
+def _clear_jacobian(
+    mask: wp.array[wp.bool], columns: int, jacobian: wp.array3d[wp.float32]
+) -> None:
+    """Zeroes the constraint Jacobian of masked worlds."""
+    world, row = wp.tid()  # pyright: ignore
+    if mask[world]:
+        for column in range(columns):
+            jacobian[world, row, column] = 0.0  # pyright: ignore[reportIndexIssue]
+
+
 class MjWarpBackend(Backend):
     """N environments of one model on MuJoCo-Warp; see the module docstring.
 
@@ -309,6 +320,16 @@ class MjWarpBackend(Backend):
     def _unpack(self, source: str, refresh: tuple[str, ...]) -> None:
         # Never mjw.reset_data: in 4.0 it disturbs the contacts of other worlds.
         mjw.set_state(self._m, self._d, self._wp[source], _INTEGRATION, self._wp["mask"])
+        if not self._m.is_sparse:
+            # mujoco_warp 4.0 multiplies rows beyond `nefc` by 0: NaN that a bad state left there
+            # would make every later step of the world NaN.
+            jacobian = self._d.efc.J
+            wp.launch(
+                _clear_jacobian,
+                dim=jacobian.shape[:2],
+                inputs=[self._wp["mask"], jacobian.shape[2]],
+                outputs=[jacobian],
+            )
         self._refresh(refresh)
 
     # -- operations --------------------------------------------------------------------------
