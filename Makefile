@@ -15,7 +15,7 @@ TORCH := --no-deps torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 TASK := UniLab/Go2JoystickFlat-v0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test bench-smoke libs soak check lint types format wheel wheel-test clean
+.PHONY: help setup demo test bench-smoke libs test-libs soak check lint types format wheel wheel-test clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +47,11 @@ bench-smoke: setup ## run every benchmark at its tiny size: operations and waits
 
 libs: setup ## train with skrl, Stable-Baselines3 and TorchRL, each in a venv of its own
 	bash .ci/libs.sh
+
+test-libs: setup ## train with RL-Games, Tianshou and unilab-rl; writes benchmarks/results/libraries.json
+	rm -f benchmarks/results/libraries.json
+	LIBRARIES_JSON=$(CURDIR)/benchmarks/results/libraries.json \
+	bash .ci/libs.sh rl_games tianshou unilab_rl
 
 soak: setup ## run 256 Go2 for MINUTES with faults: memory flat, faults alone (benchmarks/results/)
 	$(BIN)/python benchmarks/run.py soak --minutes $(MINUTES) --save

@@ -54,45 +54,54 @@ class Args:
     run_root: Path = Path("runs")
 
 
-def timesteps_of(args: Args) -> int:
-    return args.timesteps or {"ppo": 1920, "sac": 1500}[args.algorithm]
-
-
 def mlp(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(
         nn.Linear(inputs, 64), nn.ELU(), nn.Linear(64, 64), nn.ELU(), nn.Linear(64, outputs)
     )
 
 
-class Squash(nn.Module):
-    """tanh into the action box: beyond the box a clipped action would have no gradient."""
-
-    def __init__(self, high: Any) -> None:
-        super().__init__()
-        self.register_buffer("high", torch.as_tensor(high))
-
-    def forward(self, mean: Tensor) -> Tensor:
-        return torch.tanh(mean) * self.high
-
-
 class Policy(GaussianMixin, Model):
-    """A Gaussian with a learnt standard deviation."""
+    """A Gaussian with a learnt standard deviation; the environment clamps to the action box."""
 
-    def __init__(self, env: Any, init_std: float, squash: bool) -> None:
+    def __init__(self, env: Any) -> None:
         Model.__init__(
             self,
             observation_space=env.observation_space,
             action_space=env.action_space,
             device=env.device,
         )
-        GaussianMixin.__init__(self, clip_actions=squash)
+        GaussianMixin.__init__(self, clip_actions=False)
         self.net = mlp(self.num_observations, self.num_actions)
-        if squash:
-            self.net.append(Squash(env.action_space.high))
-        self.log_std = nn.Parameter(torch.full((self.num_actions,), init_std).log())
+        self.log_std = nn.Parameter(torch.full((self.num_actions,), 0.6).log())
 
     def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[Tensor, dict[str, Any]]:
         return self.net(inputs["observations"]), {"log_std": self.log_std}
+
+
+class SquashedPolicy(Model):
+    """tanh of a Gaussian, times the action box: beyond it a clamped action has no gradient."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(
+            observation_space=env.observation_space,
+            action_space=env.action_space,
+            device=env.device,
+        )
+        self.net = mlp(self.num_observations, 2 * self.num_actions)
+        self.register_buffer("high", torch.as_tensor(env.action_space.high))
+
+    def compute(self, inputs: dict[str, Any], role: str = "") -> tuple[Tensor, dict[str, Any]]:
+        mean, log_std = self.net(inputs["observations"]).chunk(2, dim=-1)
+        return torch.tanh(mean) * self.high, {"mean": mean, "log_std": log_std.clamp(-5.0, 1.0)}
+
+    def act(self, inputs: dict[str, Any], *, role: str = "") -> tuple[Tensor, dict[str, Any]]:
+        mean_actions, outputs = self.compute(inputs, role)
+        normal = torch.distributions.Normal(outputs["mean"], outputs["log_std"].exp())
+        raw = normal.rsample()
+        unit = torch.tanh(raw)
+        log_prob = normal.log_prob(raw) - torch.log(1.0 - unit.square() + 1e-6)
+        outputs |= {"log_prob": log_prob.sum(-1, keepdim=True), "mean_actions": mean_actions}
+        return unit * self.high, outputs
 
 
 class Value(DeterministicMixin, Model):
@@ -140,7 +149,7 @@ def make_agent(args: Args, env: Any) -> Any:
         "device": env.device,
     }
     if args.algorithm == "ppo":
-        models = {"policy": Policy(env, 0.6, squash=False), "value": Value(env, action=False)}
+        models = {"policy": Policy(env), "value": Value(env, action=False)}
         cfg = PPO_CFG(
             rollouts=32,
             learning_epochs=5,
@@ -152,7 +161,7 @@ def make_agent(args: Args, env: Any) -> Any:
         memory = RandomMemory(memory_size=32, num_envs=env.num_envs, device=env.device)
         kind = TrueNextPPO
     else:
-        models = {"policy": Policy(env, 0.6, squash=True)}
+        models = {"policy": SquashedPolicy(env)}
         for name in ("critic_1", "critic_2", "target_critic_1", "target_critic_2"):
             models[name] = Value(env, action=True)
         cfg = SAC_CFG(
@@ -160,12 +169,6 @@ def make_agent(args: Args, env: Any) -> Any:
             discount_factor=0.98,
             polyak=0.1,  # few updates a step of 64 environments: Q has to follow them
             learning_rate=1e-3,
-            learning_rate_scheduler=torch.optim.lr_scheduler.LinearLR,
-            learning_rate_scheduler_kwargs={
-                "start_factor": 1.0,
-                "end_factor": 0.1,
-                "total_iters": 2 * timesteps_of(args),
-            },
             initial_entropy_value=0.1,
             # Per second: those of a step (0.02 of it) drown in the entropy bonus.
             rewards_shaper=lambda rewards, *_: rewards / env.unwrapped.step_dt,
@@ -191,7 +194,7 @@ def mean_return(args: Args, policy: Any) -> float:
 def train(args: Args) -> tuple[Path, float, float]:
     """Returns the run folder and the mean return before and after."""
     set_seed(args.seed)
-    timesteps = timesteps_of(args)
+    timesteps = args.timesteps or {"ppo": 1920, "sac": 1500}[args.algorithm]
     network = NetworkCfg(hidden_dims=(64, 64), activation="elu", obs_normalization=False)
     owner = owner_config(args.task, args.backend)
     training = dataclasses.replace(owner.training, num_envs=args.num_envs, seed=args.seed)

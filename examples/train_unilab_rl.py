@@ -37,9 +37,9 @@ class Args:
     backend: str = "mujoco"
     device: str = "cpu"
     num_envs: int = 64
-    iterations: int = 60
-    num_steps: int = 32
-    """Steps per environment and rollout."""
+    iterations: int = 80
+    num_steps: int = 128
+    """Steps per environment and rollout; see the page: unilab-rl 1.4.15 loses what follows them."""
     seed: int = 1
     run_root: Path = Path("runs")
 

@@ -2,7 +2,10 @@
 
 import importlib.util
 import json
+import os
 import sys
+import time
+from importlib import metadata
 from pathlib import Path
 
 import gymnasium as gym
@@ -23,13 +26,40 @@ def example(name):
     return module
 
 
+def record(library, algorithm, **found):
+    """Puts a finding into the file that `make test-libs` names."""
+    if "LIBRARIES_JSON" not in os.environ:
+        return
+    path = Path(os.environ["LIBRARIES_JSON"])
+    rows = json.loads(path.read_text()) if path.exists() else []
+    rows = [row for row in rows if (row["library"], row["algorithm"]) != (library, algorithm)]
+    names = (library.replace("_", "-"), "torch", "gymnasium", "mujoco")
+    versions = {name: metadata.version(name) for name in names}
+    rows.append({"library": library, "algorithm": algorithm, "versions": versions, **found})
+    rows.sort(key=lambda row: (row["library"], row["algorithm"]))
+    path.write_text(json.dumps(rows, indent=2) + "\n")
+
+
 def check_training(module, tmp_path, library, at_least, **settings):
     """Trains; the mean return (ten at most) rises to `at_least`, and the run is complete."""
-    folder, before, after = module.train(module.Args(run_root=tmp_path, **settings))
-    assert before < 2.0 < at_least < after, (before, after)
-    record = json.loads((folder / "run_config.json").read_text())
-    assert record["config"]["algo"]["library"] == library
+    algorithm = settings.get("algorithm", getattr(module, "ALGORITHM", "ppo"))
+    args = module.Args(run_root=tmp_path, **settings)
+    started = time.perf_counter()
+    folder, before, after = module.train(args)
     summary = json.loads((folder / "run_summary.json").read_text())
+    record(
+        library,
+        algorithm,
+        task=args.task,
+        return_before=round(before, 3),
+        return_after=round(after, 3),
+        steps=summary["totals"]["env_steps"],
+        seconds=round(time.perf_counter() - started, 1),
+        status="learns" if after > at_least else f"reaches {after:.2f}, wanted {at_least}",
+    )
+    assert before < 2.0 < at_least < after, (before, after)
+    run = json.loads((folder / "run_config.json").read_text())
+    assert run["config"]["algo"]["library"] == library
     assert summary["metrics"]["mean_return"] == after and summary["totals"]["env_steps"] > 10_000
     assert (folder / "policy.onnx").stat().st_size > 1000
 

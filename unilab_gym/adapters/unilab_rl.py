@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import torch
@@ -55,7 +55,7 @@ class UniRlEnv:
         if base.single_observation_space.shape is not None:
             raise ConfigError("UniRlEnv takes all groups: make the environment with obs='dict'")
         self.env, self.num_envs, self.device, self.cfg = base, base.num_envs, base.device, base.cfg
-        self.observation_space = base.single_observation_space["policy"]
+        self.observation_space = cast("Any", base.single_observation_space)["policy"]
         self.action_space = base.single_action_space
         groups = _named(base.get_observations())
         self.obs_groups_spec = {name: value.shape[1] for name, value in groups.items()}
