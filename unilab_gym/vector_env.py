@@ -140,6 +140,11 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             seed=seed,
             output=output,
             render_mode=render_mode,
+            validate=validate,
+            copy=copy,
+            clip_actions=clip_actions,
+            deterministic=deterministic,
+            log_in_info=log_in_info,
         )
         device = torch.device(device)
         self.autoreset_mode = to_mode(autoreset_mode)
