@@ -221,6 +221,17 @@ def test_substeps_of_a_control_step():
             r"rewards.one.params.at.1 is not a number \(NaN\)",
         ),
         ({"scene": SceneCfg(robot="x", ground_friction=NAN)}, "scene.ground_friction is not a num"),
+        ({"scene": SceneCfg(robot="x", ground_friction=INF)}, "scene.ground_friction is infinite"),
+        (
+            {"actions": {"a": ActionTermCfg(func=counter, params={"scale": {"hip_.*": -INF}})}},
+            r"actions.a.params.scale.hip_\.\* is infinite in float32",
+        ),
+        (
+            {"rewards": {"clip": RewardTermCfg(func=counter, weight=1.0, params={"std": 1e39})}},
+            "rewards.clip.params.std is infinite in float32: only a bound may be",
+        ),
+        ({"clip_actions": "no"}, "clip_actions must be True or False, got 'no'"),
+        ({"play": "yes"}, "play must be True or False, got 'yes'"),
         (
             {"observations": {n: ObservationGroupCfg(terms={}) for n in ("policy", "state")}},
             "an observation group cannot be named 'state'",
@@ -230,6 +241,16 @@ def test_substeps_of_a_control_step():
 def test_an_impossible_environment(changes, message):
     with pytest.raises(ConfigError, match=message):
         minimal(**changes)
+
+
+def test_bounds_may_be_infinite():
+    open_clip = ObservationTermCfg(func=counter, clip=(-INF, INF))
+    params = {"most_s": INF, "joint_limits": {".*": (-INF, INF)}, "max_force": INF}
+    cfg = minimal(
+        observations={"policy": ObservationGroupCfg(terms={"one": open_clip})},
+        rewards={"one": RewardTermCfg(func=counter, weight=1.0, params=params)},
+    )
+    assert cfg.rewards["one"].params == params
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The Gymnasium face: what may be asked for, specs, attributes."""
 
 import json
+import math
 import pickle
 
 import gymnasium
@@ -57,6 +58,22 @@ BAD_ARGUMENTS = [
     ({"on_fault": "ignore"}, ValueError, "'ignore'.*quarantine, raise"),
     ({"seed": 1.5}, ValueError, "seed must be an integer or None, got 1.5"),
     ({"seed": True}, ValueError, "seed must be an integer or None, got True"),
+    ({"play": "yes"}, ValueError, "play must be True or False, got 'yes'"),
+    ({"copy": "no"}, ValueError, "copy must be True or False, got 'no'"),
+    ({"clip_actions": "no"}, ValueError, "clip_actions must be True or False, got 'no'"),
+    ({"deterministic": "maybe"}, ValueError, "deterministic must be True or False, got 'maybe'"),
+    ({"log_in_info": "x"}, ValueError, "log_in_info must be True or False, got 'x'"),
+    ({"validate": 3}, ValueError, "validate must be True, False or None, got 3"),
+    (
+        {"overrides": {"commands.gait.params.frequency": math.inf}},
+        ValueError,
+        "commands.gait.params.frequency is infinite",
+    ),
+    (
+        {"overrides": {"observations.policy.terms.command.params.width": 1e30}},
+        ValueError,
+        "observations/policy/command: .*width must be a positive integer, got 1e\\+30",
+    ),
     ({"overrides": [1]}, ValueError, "overrides must be"),
     ({"overrides": {"episode_length": 1.0}}, ValueError, "did you mean 'episode_length_s'"),
     ({"overrides": {"rewards.lin_vel_y.weight": 1.0}}, ValueError, "did you mean 'lin_vel_z'"),

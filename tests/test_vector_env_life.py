@@ -3,11 +3,13 @@
 import dataclasses
 import gc
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import gymnasium as gym
 import pytest
 import torch
-from gymnasium.error import ClosedEnvironmentError
+from gymnasium.error import AlreadyPendingCallError, ClosedEnvironmentError
 from helpers.face import ACTIONS, actions, frozen, leaves, make_go2, rollout, same
 
 import unilab_gym
@@ -17,6 +19,42 @@ from unilab_gym.mdp import rewards
 from unilab_gym.tasks import go2_joystick_flat
 
 # -- life ------------------------------------------------------------------------------------------
+
+
+def test_one_thread_at_a_time(monkeypatch):
+    env = make_go2(2)
+    env.reset(seed=0)
+    inside, leave = threading.Event(), threading.Event()
+    step = env.runtime.step
+
+    def slow(*args, **kwargs):
+        inside.set()
+        assert leave.wait(10)
+        return step(*args, **kwargs)
+
+    monkeypatch.setattr(env.runtime, "step", slow)
+    zeros = torch.zeros(2, ACTIONS)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(env.step, zeros)
+        assert inside.wait(10)
+        for name, call in {
+            "step": lambda: env.step(zeros),
+            "reset": env.reset,
+            "get_state": env.get_state,
+            "state_dict": env.state_dict,
+            "load_state_dict": lambda: env.load_state_dict({}),
+        }.items():
+            with pytest.raises(AlreadyPendingCallError, match=rf"^{name}\(\) was called while"):
+                call()
+        leave.set()
+        assert first.result()[1].isfinite().all()
+    monkeypatch.undo()
+    with pytest.raises(ConfigError, match="shape"):
+        env.step(zeros[:1])  # an error leaves nobody inside
+    assert env.step(zeros)[1].isfinite().all()
+    with ThreadPoolExecutor(1) as pool:  # one after the other, any thread may step
+        assert pool.submit(env.step, zeros).result()[1].isfinite().all()
+    env.close()
 
 
 def test_close_is_final_and_idempotent():

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from unilab_gym.diagnosis import FaultDumpCfg
-from unilab_gym.errors import ConfigError, one_of
+from unilab_gym.errors import ConfigError, one_bool, one_of
 from unilab_gym.learner_config import AlgoCfg, NetworkCfg, TrainingCfg
 from unilab_gym.scene_config import ActuatorCfg, SceneCfg, SensorCfg, SimCfg
 from unilab_gym.serialize import (
@@ -23,6 +23,7 @@ from unilab_gym.serialize import (
     freeze,
     from_dict,
     func_name,
+    infinite_path,
     load_func,
     nan_path,
     to_dict,
@@ -342,8 +343,8 @@ class EnvCfg:
 
         Raises:
             ConfigError: If sim_dt does not divide ctrl_dt, a time is not positive, there is no
-                policy group, an action is missing, a number is NaN, or `cpu_ids` are no CPU
-                numbers.
+                policy group, an action is missing, a number is NaN, or infinite where it
+                bounds nothing, or `cpu_ids` are no CPU numbers.
         """
         for name in ("sim_dt", "ctrl_dt", "episode_length_s"):
             value = getattr(self, name)
@@ -363,6 +364,13 @@ class EnvCfg:
             raise ConfigError("actions: at least one action term is needed")
         if (where := nan_path(self)) is not None:
             raise ConfigError(f"{where} is not a number (NaN)")
+        if (where := infinite_path(self)) is not None:
+            raise ConfigError(
+                f"{where} is infinite in float32: only a bound may be, in a parameter called so "
+                "(clip, limit, threshold, min, max ...)"
+            )
+        one_bool("clip_actions", self.clip_actions)
+        one_bool("play", self.play)
         if self.cpu_ids is not None:
             ids = cast("tuple[Any, ...]", freeze(self.cpu_ids))
             object.__setattr__(self, "cpu_ids", ids)

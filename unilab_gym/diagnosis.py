@@ -15,7 +15,7 @@ class FaultDumpCfg:
     """Files for bug reports: the last steps of a row that fails, which plain MuJoCo replays."""
 
     directory: str
-    """Folder that the NPZ files go to; made when the first is written."""
+    """Folder that the NPZ files go to; made with the environment."""
     steps: int = 64
     """Control steps kept, each row's engine state included."""
     max_files: int = 8

@@ -110,6 +110,16 @@ def near(given: str, available: Iterable[str], limit: int = 8) -> str:
     return f"{given!r}{hint} available: {shown or 'nothing'}"
 
 
+def one_bool(what: str, value: object) -> None:
+    """Checks that a value is True or False: text such as "no" would count as true.
+
+    Raises:
+        ConfigError: If it is anything else.
+    """
+    if not isinstance(value, bool):
+        raise ConfigError(f"{what} must be True or False, got {value!r}")
+
+
 def one_of(what: str, value: str, options: tuple[str, ...]) -> None:
     """Checks a value against its options.
 

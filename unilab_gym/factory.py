@@ -9,7 +9,7 @@ import torch
 
 from unilab_gym.backends import refuse_idle, resolve_backend
 from unilab_gym.config import EnvCfg, apply_overrides
-from unilab_gym.errors import ConfigError
+from unilab_gym.errors import ConfigError, one_bool
 from unilab_gym.registration import load_task, owner_config
 from unilab_gym.vector_arguments import check_count
 from unilab_gym.vector_env import UnilabVectorEnv
@@ -46,6 +46,7 @@ def make(
     if not isinstance(cast("Any", cfg), EnvCfg):
         raise ConfigError(f"make takes an EnvCfg, got {cfg!r}; for an id use gymnasium.make_vec")
     check_count("num_envs", num_envs)
+    one_bool("play", play)
     name, resolved = resolve_backend(backend, device)
     if overrides is not None:
         if not isinstance(cast("Any", overrides), Mapping):

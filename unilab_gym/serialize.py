@@ -8,9 +8,10 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import math
+import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin
 
 from unilab_gym.errors import ConfigError, near
@@ -29,10 +30,41 @@ def freeze(value: Any) -> Any:
     return value
 
 
-def nan_path(value: Any, path: str = "") -> str | None:
+_FLOAT32_MAX = 3.4028234663852886e38
+_BOUND = re.compile(
+    r"(^|_)(clip|limits?|bounds?|threshold|min|max|minimum|maximum|least|most|below|above)(_|$)"
+)
+"""Words in a name with which an infinite number says that there is no bound."""
+
+
+def nan_path(value: Any) -> str | None:
     """Where the first NaN of a config stands, as a dotted path; None where there is none."""
+    return next((".".join(path) for path, one in _decimals(value, ()) if math.isnan(one)), None)
+
+
+def infinite_path(value: Any) -> str | None:
+    """Where the first number stands that float32 has no finite value for; None: nowhere.
+
+    Infinite is allowed where the name of the field or parameter says that it is a bound
+    (`clip`, `joint_limits`, `max_force`): it then means that there is none.
+    """
+    for path, one in _decimals(value, ()):
+        if abs(one) > _FLOAT32_MAX and not _is_bound(path):
+            return ".".join(path)
+    return None
+
+
+def _is_bound(path: tuple[str, ...]) -> bool:
+    """Whether the field, or a parameter of a term, is named like a bound."""
+    names = [part for part in path if not part.isdigit()]
+    own = names[names.index("params") + 1 :] if "params" in names else names[-1:]
+    return any(_BOUND.search(name) for name in own)
+
+
+def _decimals(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Every float of a config, and where it stands."""
     if isinstance(value, float):
-        return path if math.isnan(value) else None
+        yield path, value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         items = [(item.name, getattr(value, item.name)) for item in dataclasses.fields(value)]
     elif isinstance(value, Mapping):
@@ -40,9 +72,9 @@ def nan_path(value: Any, path: str = "") -> str | None:
     elif isinstance(value, (list, tuple)):
         items = [(str(number), item) for number, item in enumerate(cast("list[Any]", value))]
     else:
-        return None
-    found = (nan_path(item, f"{path}.{name}".lstrip(".")) for name, item in items)
-    return next((where for where in found if where is not None), None)
+        return
+    for name, item in items:
+        yield from _decimals(item, (*path, name))
 
 
 def func_name(func: TermFunc) -> str:

@@ -10,7 +10,7 @@ from typing import Any, cast
 from torch import Tensor
 
 from unilab_gym.config import EnvCfg
-from unilab_gym.errors import ConfigError, near
+from unilab_gym.errors import ConfigError, near, one_bool
 from unilab_gym.runtime.rng import seed_keys
 
 OUTPUTS = ("torch", "numpy")
@@ -34,9 +34,16 @@ def check_count(what: str, value: Any) -> int:
 
 
 def check_surface(
-    *, num_envs: Any, max_episode_steps: Any, seed: Any, output: Any, render_mode: Any
+    *,
+    num_envs: Any,
+    max_episode_steps: Any,
+    seed: Any,
+    output: Any,
+    render_mode: Any,
+    validate: Any,
+    **flags: Any,
 ) -> None:
-    """The arguments that stand for themselves.
+    """The arguments that stand for themselves; `flags` are True or False.
 
     Raises:
         ConfigError: Names the argument, what was given and what is available.
@@ -50,6 +57,10 @@ def check_surface(
         raise ConfigError(f"output {near(str(output), OUTPUTS)}")
     if render_mode is not None and render_mode not in RENDER_MODES:
         raise ConfigError(f"render_mode {near(str(render_mode), RENDER_MODES)}")
+    if validate not in (True, False, None) or is_integer(validate):
+        raise ConfigError(f"validate must be True, False or None, got {validate!r}")
+    for name, value in flags.items():
+        one_bool(name, value)
 
 
 def process_rank(given: Any) -> int:

@@ -22,6 +22,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Literal, cast
@@ -53,7 +54,7 @@ from unilab_gym.vector_arguments import (
     reset_keys,
 )
 from unilab_gym.vector_info import step_info
-from unilab_gym.vector_modes import EndedRows, to_mode
+from unilab_gym.vector_modes import EndedRows, alone, to_mode
 
 _RESET_OPTIONS = ("reset_mask", "state")
 """Keys of `reset(options=...)`."""
@@ -134,12 +135,18 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         """Checks the arguments, then builds backend and managers."""
         self._runtime: ManagerBasedRlEnv | None = None
         self._pid = os.getpid()
+        self.one_thread = threading.RLock()
         check_surface(
             num_envs=num_envs,
             max_episode_steps=max_episode_steps,
             seed=seed,
             output=output,
             render_mode=render_mode,
+            validate=validate,
+            copy=copy,
+            clip_actions=clip_actions,
+            deterministic=deterministic,
+            log_in_info=log_in_info,
         )
         device = torch.device(device)
         self.autoreset_mode = to_mode(autoreset_mode)
@@ -259,6 +266,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             raise ClosedEnvironmentError("the environment is closed: make a new one")
         return self._runtime
 
+    @alone
     def reset(
         self,
         *,
@@ -300,6 +308,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             obs = self._owned(self._chosen(state.obs))
             return self._out((obs, self._logged({})))
 
+    @alone
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """One control step.
 
@@ -413,6 +422,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         with quiet_torch(self.device.type == "cpu"):
             return self._out(self._owned(dict(self.runtime.rt.observations.buffers)))
 
+    @alone
     def get_state(self, mask: Any = None, *, physics_only: bool = False) -> dict[str, Tensor]:
         """Copies of all that later steps of the chosen rows depend on; see `docs/state.md`.
 
@@ -437,10 +447,12 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         rows = {} if mask is None else {"reset_mask": mask}
         return self.reset(seed=seed, options={"state": state, **rows})[0]
 
+    @alone
     def state_dict(self) -> dict[str, Tensor]:
         """Copies of the whole environment, curricula and totals included, to resume a training."""
         return self.runtime.state_dict()
 
+    @alone
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Goes on where `state_dict` was taken; no reset is needed.
 

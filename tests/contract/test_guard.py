@@ -70,6 +70,7 @@ SILENT = {
     "training.seed": 2,
     "env.scene.skybox": "red",
     "env.noise_config": {"level": 0.0},
+    "env.commands.velocity.play_params": {"lin_vel_x": [0.5, 0.5]},
     "env.sim": {"iterations": 50, "nconmax": 100},
     "env.terminations": {"tilt": {}},
 }

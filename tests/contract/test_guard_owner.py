@@ -15,6 +15,7 @@ from unilab_gym.config import (
 from unilab_gym.contract import (
     REASONS,
     CrossBackendIncompatibleError,
+    CrossBackendWarning,
     build_snapshot,
     check_replay,
     contract_hash,
@@ -146,6 +147,41 @@ def test_command_ranges_warn(owner):
         "env.commands.velocity.params.lin_vel_x",
         "resolved.commands.velocity.ranges.vx",
     ]
+
+
+WORLDS = {
+    "gravity": ({"env.sim.gravity": [0.0, 0.0, -3.0]}, "gravity", "-9.81", "-3.0"),
+    "friction": ({"env.scene.ground_friction": 0.1}, "ground_friction", "1.0", "0.1"),
+    "ground": ({"env.scene.ground": "none"}, "ground", "flat", "none"),
+    "cone": ({"env.sim.cone": "elliptic"}, "cone", "pyramidal", "elliptic"),
+    "impratio": ({"env.sim.impratio": 10.0}, "impratio", "1.0", "10.0"),
+    "integrator": ({"env.sim.integrator": "euler"}, "integrator", "implicitfast", "euler"),
+}
+
+
+@pytest.mark.parametrize("case", WORLDS)
+@pytest.mark.parametrize("layer", ["snapshot", "contract"])
+def test_another_world_warns_once_with_both_values(owner, case, layer):
+    overrides, field, source, target = WORLDS[case]
+    record = build_snapshot(owner)
+    other = apply_overrides(owner, overrides)
+    with pytest.warns(CrossBackendWarning) as caught:
+        given = record if layer == "snapshot" else record["resolved"]
+        assert resolve_sim2sim_config(given, other) is other
+    (text,) = [str(warning.message) for warning in caught]
+    assert text.startswith(f"resolved.world.{field}: source ")
+    assert source in text.split(", target ")[0] and target in text.split(", target ")[1]
+
+
+def test_a_record_without_a_world_leaves_it_unchecked(owner):
+    record = build_snapshot(owner)
+    del record["resolved"]["world"]
+    lighter = apply_overrides(owner, {"env.sim.gravity": [0.0, 0.0, -3.0]})
+    for strict in (True, False):
+        report = check_replay(record, lighter, strict)
+        assert report.ok and report.warned == ()
+        (text,) = report.unchecked
+        assert text.startswith("world: ") and "gravity" in text
 
 
 @pytest.mark.parametrize("key", ["joints", "actions", "observations", "control_dt", "conventions"])

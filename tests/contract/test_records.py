@@ -86,6 +86,29 @@ def test_config_and_snapshot_of_one_record_must_agree(run_dir, owner, strict, pl
     assert "0.25" in str(error) and "0.5" in str(error)
 
 
+def test_an_edited_world_is_noticed(run_dir, owner):
+    def lighter(record):
+        record["config"]["env"]["sim"]["gravity"] = [0.0, 0.0, -3.0]
+
+    edit(run_dir, lighter)
+    error = refused(run_dir, owner)
+    assert error.reason == "inconsistent"
+    assert "-9.81" in str(error) and "-3.0" in str(error)
+
+
+def test_a_record_of_before_worlds_takes_its_configurations(run_dir, owner):
+    def older(record, gravity=-9.81):
+        record["contract_snapshot"]["resolved"].pop("world", None)
+        record["config"]["env"]["sim"]["gravity"] = [0.0, 0.0, gravity]
+
+    edit(run_dir, older)
+    report = check_replay(run_dir, owner)
+    assert (report.denied, report.warned, report.unchecked) == ((), (), ())
+    edit(run_dir, lambda record: older(record, -3.0))
+    (item,) = check_replay(run_dir, owner).warned
+    assert (item.path, item.source[2]) == ("resolved.world.gravity", -3.0)
+
+
 def test_swapped_terms_in_one_of_the_two_are_noticed(run_dir, owner):
     def change(record):
         group = record["config"]["env"]["observations"]["policy"]

@@ -6,9 +6,9 @@ import json
 import pytest
 from contract.owners import make_owner, write_robot
 
-from unilab_gym.config import apply_overrides
+from unilab_gym.config import apply_overrides, to_dict
 from unilab_gym.contract import contract_hash, resolve, resolve_from
-from unilab_gym.contract.resolve import CONTRACT_KEYS
+from unilab_gym.contract.resolve import CONTRACT_KEYS, world_of
 from unilab_gym.errors import ConfigError
 from unilab_gym.scene import build_scene
 
@@ -27,6 +27,19 @@ def test_it_is_plain_json_with_every_key(contract):
     assert list(contract) == list(CONTRACT_KEYS)
     assert json.loads(json.dumps(contract, allow_nan=False)) == contract
     assert (contract["control_dt"], contract["sim_dt"], contract["decimation"]) == (0.02, 0.005, 4)
+
+
+def test_the_world_is_that_of_the_configuration(owner, contract):
+    assert contract["world"] == {
+        "gravity": [0.0, 0.0, -9.81],
+        "integrator": "implicitfast",
+        "cone": "pyramidal",
+        "impratio": 1.0,
+        "ground": "flat",
+        "ground_friction": 1.0,
+    }
+    assert world_of(to_dict(owner)) == contract["world"]
+    assert world_of({"env": {"sim": {"gravity": [0.0, 0.0, 0.0]}}}) is None
 
 
 def test_joints_follow_the_model_and_name_their_actuators(contract):
@@ -123,7 +136,12 @@ def test_hash_is_the_same_on_both_backends_and_moves_with_the_policy(owner, cont
     digest = contract_hash(contract)
     assert contract_hash(resolve(other)) == digest
     assert digest.startswith("sha256:") and len(digest) == 71
-    same = [{"env.sim_dt": 0.01}, {"env.observations.policy.corrupt": False}, {"task": "x"}]
+    same = [
+        {"env.sim_dt": 0.01},
+        {"env.observations.policy.corrupt": False},
+        {"task": "x"},
+        {"env.sim.gravity": [0.0, 0.0, -3.0]},
+    ]
     for overrides in same:
         assert contract_hash(resolve(apply_overrides(owner, overrides))) == digest
     moved = [

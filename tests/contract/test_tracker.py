@@ -15,6 +15,7 @@ from unilab_gym.contract import (
     check_replay,
     find_run,
     new_run_dir,
+    unless_it_fails,
 )
 from unilab_gym.contract import tracker as tracker_module
 from unilab_gym.contract.plain import restored
@@ -106,6 +107,26 @@ def test_run_folders_are_never_shared(tmp_path):
     assert first.parent == second.parent == tmp_path / "UniLab_Go2JoystickFlat-v0"
     assert first.name.endswith("_3")
     assert new_run_dir(tmp_path, "../x y", 1).parent.parent == tmp_path
+
+
+def test_a_run_that_never_began_leaves_nothing(tmp_path, owner):
+    folder = new_run_dir(tmp_path, "task", 1)
+    with pytest.raises(KeyboardInterrupt), unless_it_fails(folder):
+        ExperimentTracker(folder, owner)
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_that_holds_something_stays(tmp_path, owner):
+    other, folder = new_run_dir(tmp_path, "task", 1), new_run_dir(tmp_path, "task", 1)
+    with pytest.raises(ConfigError), unless_it_fails(folder):
+        (folder / "model_0.pt").touch()
+        raise ConfigError("late")
+    with unless_it_fails(other):
+        pass
+    with pytest.raises(ConfigError), unless_it_fails(None):
+        raise ConfigError("no folder")
+    assert sorted(tmp_path.glob("task/*")) == sorted([other, folder])
 
 
 def make_run(root, task, name, when):

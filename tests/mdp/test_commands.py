@@ -90,6 +90,12 @@ def gait(steps, command=(1.0, 0.0, 0.0), phase_0=0.0):
     return clock, frame
 
 
+@pytest.mark.parametrize("frequency", [0.0, -1.0, math.inf])
+def test_a_clock_needs_a_frequency(frequency):
+    with pytest.raises(ConfigError, match="frequency must be positive and finite, got"):
+        TrotGait(context(1), command="c", frequency=frequency, stance_share=0.6, standing_norm=0.1)
+
+
 def test_two_pairs_half_a_period_apart_by_hand():
     # 2 Hz at 0.02 s: 25 steps a period.
     clock, _ = gait([0, 5, 25, 30])

@@ -139,7 +139,7 @@ def test_recording_changes_no_bit(tmp_path):
         control.step(action)
     left, right = snapshot(env), snapshot(control)
     assert all(same_bits(value, left[path]) for path, value in right.items())
-    assert not (tmp_path / "faults").exists()  # nothing failed
+    assert list((tmp_path / "faults").iterdir()) == []  # nothing failed
     env.close()
     control.close()
 
@@ -255,6 +255,17 @@ def test_a_fault_that_is_known_late_keeps_its_whole_history(tmp_path):
 def test_bad_settings(bad, message):
     with pytest.raises(ConfigError, match=message):
         FaultDumpCfg(**{"directory": "faults"} | bad)
+
+
+@pytest.mark.parametrize("place", ["a file", "below a file", "below /proc"])
+def test_a_folder_that_cannot_be_written_is_refused_when_built(tmp_path, place):
+    (tmp_path / "file").touch()
+    folder = {"a file": tmp_path / "file", "below a file": tmp_path / "file" / "dumps"}.get(
+        place, Path("/proc/nope")
+    )
+    with pytest.raises(ConfigError, match=r"cannot be written .* name a folder") as caught:
+        started(dumping(tmp_path, directory=str(folder)), 2)
+    assert f"fault_dump.directory '{folder}'" in str(caught.value)
 
 
 # --- known late, as on CUDA -----------------------------------------------------------------------

@@ -8,6 +8,7 @@ import torch
 
 from unilab_gym import evaluate
 from unilab_gym.assets import asset_path
+from unilab_gym.config import apply_overrides
 from unilab_gym.contract import check_replay, contract_hash, resolve
 from unilab_gym.export.onnx import load_policy
 from unilab_gym.registration import load_task, owner_config
@@ -25,9 +26,30 @@ def test_it_is_small_and_its_record_and_contract_hold(policy) -> None:
     assert sum(path.stat().st_size for path in FOLDER.iterdir()) < 1_000_000
     for backend in ("mujoco", "mjwarp"):
         owner = owner_config(TASK, backend)
-        assert check_replay(FOLDER, owner).ok
-        assert check_replay(FOLDER / "policy.onnx", owner).ok
+        for source in (FOLDER, FOLDER / "policy.onnx"):
+            report = check_replay(source, owner)
+            assert report.ok and report.warned == ()
+            assert "world" not in str(report)
         assert contract_hash(policy.contract) == contract_hash(resolve(owner))
+
+
+@pytest.mark.parametrize("source", [".", "policy.onnx"])
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("env.sim.gravity", [0.0, 0.0, -3.0]),
+        ("env.scene.ground_friction", 0.1),
+        ("env.sim.cone", "elliptic"),
+    ],
+)
+def test_another_world_is_told_of_both_files(source, path, value) -> None:
+    """Their contracts are older than the record of the world: it comes from the configuration."""
+    target = apply_overrides(owner_config(TASK, "mujoco"), {path: value})
+    report = check_replay(FOLDER / source, target)
+    assert report.ok
+    (item,) = report.warned
+    assert item.path == f"resolved.world.{path.split('.')[-1]}"
+    assert item.target == value and item.source != value
 
 
 def test_its_record_tells_how_it_was_trained() -> None:

@@ -36,6 +36,7 @@ from unilab_gym.contract import (
     new_run_dir,
     policy_load_dim_guard,
     run_record,
+    unless_it_fails,
 )
 from unilab_gym.contract import resolve as resolve_contract
 from unilab_gym.errors import ConfigError, RunFolderError
@@ -280,11 +281,12 @@ def train(settings: TrainSettings) -> Path | None:
     folder = None
     if processes.first:
         folder = found or new_run_dir(settings.run_root, owner.task, owner.training.seed)
-    # The record is written, and a resumed run's contract checked, before the environment exists.
-    tracker = _tracker(folder or settings.run_root, owner, device, processes)
+    with unless_it_fails(None if found else folder):
+        # The record is written, and a resumed run's contract checked, before the environment is.
+        tracker = _tracker(folder or settings.run_root, owner, device, processes)
+        adapter = _make_env(owner, device, first, processes)
+        runner = make_runner(adapter, owner, folder, settings.save_interval)
     processes.say(f"run folder: {folder}")
-    adapter = _make_env(owner, device, first, processes)
-    runner = make_runner(adapter, owner, folder, settings.save_interval)
     if processes.world_size == 1:
         _keep_environment(runner, adapter)
     goes_on = False

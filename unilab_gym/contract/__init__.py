@@ -21,6 +21,7 @@ from unilab_gym.contract.tracker import (
     new_run_dir,
     record_file,
     run_record,
+    unless_it_fails,
 )
 from unilab_gym.errors import CrossBackendIncompatibleError, CrossBackendWarning, RunFolderError
 
@@ -51,4 +52,5 @@ __all__ = [
     "resolve_sim2sim_config",
     "run_record",
     "transfer_matrix",
+    "unless_it_fails",
 ]

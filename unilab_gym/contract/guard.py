@@ -164,6 +164,11 @@ def _unchecked(left: Snapshot, right: Snapshot) -> tuple[str, ...]:
     ]
     if left.resolved is None and right.resolved is None:
         texts.append("resolved contract: neither side can be built")
+    texts += [
+        f"world: {side.where} is of before gravity, ground and contact model were recorded"
+        for side in (left, right)
+        if side.resolved is not None and "world" not in side.resolved
+    ]
     return tuple(texts)
 
 
@@ -190,9 +195,12 @@ def _resolved(left: Snapshot, right: Snapshot, known: list[Difference]) -> list[
         shown = "a resolved contract"
         source, target = (v if v is ABSENT else shown for v in (source, target))
         return [Difference("resolved", source, target, "deny", ("resolved",))]
-    if left.frozen_algo:
-        source.pop("network", None)
-        target.pop("network", None)
+    skipped = ["network"] if left.frozen_algo else []
+    if "world" not in source or "world" not in target:  # `_unchecked` says so
+        skipped.append("world")
+    for key in skipped:
+        source.pop(key, None)
+        target.pop(key, None)
     return [
         item
         for item in differences(("resolved",), source, target)

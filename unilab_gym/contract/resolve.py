@@ -6,6 +6,8 @@
     schema, task
     robot         root_body, floating
     control_dt, sim_dt, decimation
+    world         gravity, integrator, cone, impratio, ground, ground_friction: what moves the robot
+                  else; records of older versions lack it
     joints        names, actuators, default, kp, kd, effort, armature: one entry per joint, in the
                   MJCF's natural order; null where no actuator drives it or nothing limits it
     actions       joints, actuators, scale, offset, box, target_clip, clipped: one entry per
@@ -63,6 +65,7 @@ CONTRACT_KEYS: Mapping[str, type | tuple[type, ...]] = {
     "control_dt": (int, float),
     "sim_dt": (int, float),
     "decimation": int,
+    "world": dict,
     "joints": dict,
     "actions": dict,
     "observations": dict,
@@ -91,7 +94,16 @@ FRAMES = "[H, D], oldest first"
 """The same of a group that is not flattened."""
 
 _COLUMNS = ("joints", "actuators", "scale", "offset", "box", "target_clip", "clipped")
-_NOT_HASHED = ("task", "sim_dt", "decimation")
+_NOT_HASHED = ("task", "sim_dt", "decimation", "world")
+_WORLD = {
+    "gravity": "sim",
+    "integrator": "sim",
+    "cone": "sim",
+    "impratio": "sim",
+    "ground": "scene",
+    "ground_friction": "scene",
+}
+"""What of a configuration is the world, and the part of `env` that says it."""
 
 
 def resolve(owner_cfg: OwnerCfg) -> dict[str, Any]:
@@ -175,6 +187,7 @@ def resolve_from(
         "control_dt": float(env.ctrl_dt),
         "sim_dt": float(env.sim_dt),
         "decimation": env.decimation,
+        "world": {name: getattr(getattr(env, part), name) for name, part in _WORLD.items()},
         "joints": _joints(index),
         "actions": action_part,
         "observations": groups,
@@ -185,10 +198,23 @@ def resolve_from(
     return plain(contract)
 
 
+def world_of(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The contract's `world` as a plain configuration says it; None where that is not whole."""
+    env: Any = config.get("env")
+    world: dict[str, Any] = {}
+    for name, part in _WORLD.items():
+        given: Any = cast("Mapping[str, Any]", env).get(part) if isinstance(env, Mapping) else None
+        if not isinstance(given, Mapping) or name not in given:
+            return None
+        world[name] = given[name]
+    return world
+
+
 def contract_hash(contract: Mapping[str, Any]) -> str:
     """A digest of what defines robot and policy: equal digests mean that a replay is compatible.
 
-    Left out: the task's id, and what may differ between backends (physics step, noise). Numbers
+    Left out: the task's id, and what another world or training
+    may have of its own (physics step, gravity, ground, noise). Numbers
     count to nine digits, 2 and 2.0 are the same.
 
     Returns:

@@ -26,7 +26,7 @@ from unilab_gym.contract.plain import (
     refuse,
     restored,
 )
-from unilab_gym.contract.resolve import CONTRACT_KEYS, SCHEMA, resolve
+from unilab_gym.contract.resolve import CONTRACT_KEYS, SCHEMA, resolve, world_of
 from unilab_gym.contract.tiers import RETIRED, sections
 from unilab_gym.errors import ConfigError
 
@@ -168,7 +168,10 @@ def load_source(source: str | Path | Mapping[str, Any]) -> Snapshot:
     if path.suffix.lower() == ".onnx":
         document = parse_json(_onnx_document(path), f"the metadata of {path}")
         side = from_mapping(document, str(path), must_be_recorded=True)
-        return dataclasses.replace(side, frozen_algo=True, notes=_onnx_notes(path))
+        side = dataclasses.replace(side, frozen_algo=True, notes=_onnx_notes(path))
+        if side.notes:
+            return side
+        return _with_world(side, read_json(path.parent / RUN_CONFIG).get("config"))
     record = run_config_path(path)
     data = read_json(record)
     if "contract_snapshot" not in data:
@@ -258,7 +261,7 @@ def from_mapping(
         side = _checked_snapshot(data["contract_snapshot"], where)
         if config:
             _consistent(config, side, where)
-        return side
+        return _with_world(side, config)
     if "declared" in data:
         return _checked_snapshot(data, where)
     if "schema" in data or must_be_recorded:
@@ -308,6 +311,25 @@ def _consistent(config: Mapping[str, Any], side: Snapshot, where: str) -> None:
                 f"{where}: config and contract_snapshot of one file disagree "
                 f"(snapshot = source, config = target): {detail}",
             )
+
+    world = world_of(config)
+    recorded = (side.resolved or {}).get("world")
+    if world is not None and recorded is not None and not equal(recorded, world):
+        refuse(
+            "inconsistent",
+            f"{where}: config and contract_snapshot of one file disagree: the contract's world is "
+            f"{recorded}, that of the configuration {world}",
+        )
+
+
+def _with_world(side: Snapshot, config: Any) -> Snapshot:
+    """A record of before contracts had a `world` takes it from its own configuration."""
+    if side.resolved is None or "world" in side.resolved or not isinstance(config, dict):
+        return side
+    world = world_of(cast("dict[str, Any]", config))
+    if world is None:
+        return side
+    return dataclasses.replace(side, resolved={**side.resolved, "world": world})
 
 
 def _checked_contract(data: Any, where: str) -> dict[str, Any]:

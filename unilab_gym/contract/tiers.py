@@ -68,6 +68,7 @@ WARNING_LIST: tuple[str, ...] = (
     "resolved.joints.armature",
     "resolved.sim_dt",
     "resolved.decimation",
+    "resolved.world",
 )
 """Another world or training: tell, go on."""
 
@@ -75,6 +76,7 @@ ALLOWLIST: tuple[str, ...] = (
     "training.sim_backend",
     "training.play_steps",
     "env.scene",
+    "env.commands.*.play_params",
     "env.cpu_ids",
     "env.noise_config",
     "resolved.task",

@@ -10,6 +10,7 @@ Rank 0 writes; the other ranks and a configuration with `training.play_only` wri
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import importlib.metadata
 import math
@@ -18,7 +19,7 @@ import platform
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -223,6 +224,25 @@ def new_run_dir(root: str | Path, task: str, seed: int) -> Path:
     except OSError as error:
         raise RunFolderError(f"cannot make a run folder in {parent}: {error}") from error
     raise RunFolderError(f"{parent} holds a thousand runs of {date}")
+
+
+@contextlib.contextmanager
+def unless_it_fails(folder: Path | None) -> Generator[None]:
+    """Removes a new run folder again where what runs inside fails before anything was trained.
+
+    Args:
+        folder: What `new_run_dir` made; it stays if it holds more than a run record. None does
+            nothing.
+    """
+    try:
+        yield
+    except BaseException:
+        with contextlib.suppress(OSError):
+            if folder is not None and {path.name for path in folder.iterdir()} <= {RUN_CONFIG}:
+                (folder / RUN_CONFIG).unlink(missing_ok=True)
+                folder.rmdir()
+                folder.parent.rmdir()  # an OSError where there are other runs
+        raise
 
 
 def task_folder(task: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -185,8 +186,14 @@ class TrotGait(CommandTerm):
         stance_share: float,
         standing_norm: float,
     ) -> None:
-        """Allocates the phase (unit: periods) and the outputs."""
+        """Allocates the phase (unit: periods) and the outputs.
+
+        Raises:
+            ConfigError: If the frequency is not positive.
+        """
         super().__init__(ctx)
+        if not 0 < frequency < math.inf:
+            raise ConfigError(f"frequency must be positive and finite, got {frequency}")
         self._command = command
         self._rate = ctx.tensor(frequency * ctx.control_dt)
         self._stance_share = stance_share

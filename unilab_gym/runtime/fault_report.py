@@ -7,17 +7,31 @@ the fault word on the host.
 from __future__ import annotations
 
 import logging
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
 from unilab_gym.config import EnvCfg, to_dict
-from unilab_gym.errors import FaultError
+from unilab_gym.errors import ConfigError, FaultError
 from unilab_gym.runtime.fault_ring import FaultRing
 from unilab_gym.runtime.faults import FaultWatch, fault_names
 from unilab_gym.runtime.step import Runtime
 
 _LOGGER = logging.getLogger("unilab_gym")
+
+
+def _make_folder(folder: Path) -> None:
+    """Finds out before training, not at the first fault, whether dumps can be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"fault_dump.directory {str(folder)!r} cannot be written ({error}): name a folder that "
+            "can be made, or fault_dump=None"
+        ) from error
 
 
 class FaultReporter:
@@ -33,7 +47,11 @@ class FaultReporter:
         rank: int,
         raises: bool,
     ) -> None:
-        """Adds the ring of past steps to the runtime where the config asks for dumps."""
+        """Adds the ring of past steps to the runtime where the config asks for dumps.
+
+        Raises:
+            ConfigError: If the dumps' folder cannot be written.
+        """
         self._rt, self._cfg, self._raises = rt, cfg, raises
         self._seed, self._rank = seed, rank
         self.watch = FaultWatch(rt.backend.num_envs, rt.backend.device)
@@ -45,6 +63,7 @@ class FaultReporter:
         """Says what goes in and out of a policy here, for the dumps; None leaves it out."""
         self._steps = 0
         if cfg.fault_dump is not None:
+            _make_folder(Path(cfg.fault_dump.directory))
             rt.ring = FaultRing(rt.backend, action_size, cfg.fault_dump.steps)
             rt.ring.register(rt.state)
 

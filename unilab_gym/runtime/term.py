@@ -146,11 +146,19 @@ def full_params(func: Callable[..., Any], params: Mapping[str, Any]) -> dict[str
 
 
 def term_width(func: Callable[..., Any], params: Mapping[str, Any], index: ModelIndex) -> int:
-    """Columns that a term's value takes; a scalar takes one. Needs no environment."""
+    """Columns that a term's value takes; a scalar takes one. Needs no environment.
+
+    Raises:
+        ConfigError: If the width, which a parameter may say, is no positive integer.
+    """
     width = term_spec(func).width
     if callable(width):
         width = width(full_params(func, params), index)
-    return 1 if width == () else cast("int", width)
+    if width == ():
+        return 1
+    if not isinstance(width, int) or isinstance(width, bool) or width < 1:
+        raise ConfigError(f"{func_name(func)}: width must be a positive integer, got {width!r}")
+    return width
 
 
 class Adjustables:
