@@ -254,6 +254,15 @@ def test_numpy_stays_in_its_files():
     assert {"backends/mujoco.py", "scene.py", "vector_env.py"} <= found
 
 
+ENVIRONMENT_ADAPTERS = ("rl_games", "rsl_rl", "sb3", "tianshou", "torchrl", "unilab_rl")
+
+
+@pytest.mark.parametrize("library", ENVIRONMENT_ADAPTERS)
+def test_an_adapter_of_a_library_has_fewer_than_100_lines(library):
+    path = PACKAGE / "adapters" / f"{library}.py"
+    assert len(path.read_text().splitlines()) < 100
+
+
 def test_files_have_at_most_600_lines_and_functions_60():
     long_files, long_functions = [], []
     for path in sources():

@@ -200,7 +200,7 @@ def test_an_impossible_run(kwargs, message):
 )
 def test_settings_that_the_learner_would_not_read(kwargs, message):
     pytest.importorskip("rsl_rl")
-    from unilab_gym.adapters.rsl_rl import rsl_rl_config
+    from unilab_gym.adapters.rsl_rl_config import rsl_rl_config
 
     with pytest.raises(ConfigError, match=message):
         rsl_rl_config(AlgoCfg(**kwargs))

@@ -8,7 +8,8 @@ import torch
 from gymnasium.vector import AutoresetMode
 
 import unilab_gym
-from unilab_gym.adapters.rsl_rl import RslRlVecEnv, rsl_rl_config
+from unilab_gym.adapters.rsl_rl import RslRlVecEnv
+from unilab_gym.adapters.rsl_rl_config import rsl_rl_config
 from unilab_gym.errors import ConfigError
 from unilab_gym.registration import owner_config
 
@@ -95,7 +96,7 @@ def test_a_group_of_frames_is_refused_by_name():
         if flatten:
             assert RslRlVecEnv(made).get_observations()["policy"].shape == (2, 12)
         else:
-            with pytest.raises(ConfigError, match=r"group 'policy' is laid out.*flatten=True"):
+            with pytest.raises(ConfigError, match=r"group 'policy' holds frames.*flatten=True"):
                 RslRlVecEnv(made)
         made.close()
 

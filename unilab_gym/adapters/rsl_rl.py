@@ -1,5 +1,5 @@
 # pyright: basic
-"""rsl_rl 5: its `VecEnv` over a vector environment, and its configuration from an `AlgoCfg`."""
+"""rsl_rl 5: its `VecEnv` over a vector environment; `rsl_rl_config` has its settings."""
 
 from __future__ import annotations
 
@@ -14,55 +14,33 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from unilab_gym.adapters.base_env import base_env
-from unilab_gym.config import AlgoCfg, NetworkCfg
-from unilab_gym.errors import ConfigError, near
-
-_ALGORITHM_KEYS = (
-    "num_learning_epochs",
-    "num_mini_batches",
-    "clip_param",
-    "gamma",
-    "lam",
-    "value_loss_coef",
-    "entropy_coef",
-    "learning_rate",
-    "max_grad_norm",
-    "schedule",
-    "desired_kl",
-    "use_clipped_value_loss",
-    "normalize_advantage_per_mini_batch",
-)
-_RUNNER_KEYS = ("num_steps_per_env", "init_std")
+from unilab_gym.errors import ConfigError
 
 
 class RslRlVecEnv(VecEnv):
     """What rsl_rl's runners take.
 
-    Time limits reach rsl_rl as `extras["time_outs"]`; it then bootstraps with the value of the
-    state before the step. `bootstrap_with` takes the observation that the episode ended on instead.
+    Time limits reach rsl_rl as `extras["time_outs"]`: it bootstraps with the state before the step,
+    and with `bootstrap_with` from the observation that the episode ended on.
 
     Args:
         env: An environment in mode SAME_STEP; wrappers are looked through.
         learner_device: Where the learner keeps its tensors; None takes the environment's device.
-
-    Attributes:
-        stepping: Whether a step has begun and not ended: true after an interrupt within one.
     """
 
     def __init__(self, env: VectorEnv, learner_device: str | torch.device | None = None) -> None:
         """Checks the mode and the observation groups.
 
         Raises:
-            ConfigError: If the environment is not ours or resets in another mode: rsl_rl would
-                silently train on dummy transitions. Or if an observation group is `[N, H, D]`: its
-                networks take one vector.
+            ConfigError: If the environment is not ours or resets in another mode (rsl_rl would
+                train on dummy transitions), or an observation group is `[N, H, D]`.
         """
         base = base_env(env, "RslRlVecEnv", "rsl_rl", AutoresetMode.SAME_STEP)
         for name, group in base.cfg.observations.items():
             if not group.flatten:
                 raise ConfigError(
-                    f"rsl_rl's networks take one vector, and observation group {name!r} is laid "
-                    "out frame by frame: say flatten=True in its ObservationGroupCfg"
+                    f"rsl_rl's networks take one vector, observation group {name!r} holds frames: "
+                    "say flatten=True in its ObservationGroupCfg"
                 )
         self.env = base
         self.num_envs = base.num_envs
@@ -71,24 +49,24 @@ class RslRlVecEnv(VecEnv):
         self.device = torch.device(learner_device or base.device)
         self.cfg = base.cfg
         self.stepping = False
+        """Whether a step has begun and not ended: true after an interrupt within one."""
         self._value: tuple[Callable[[TensorDict], Tensor], float] | None = None
 
     def bootstrap_with(self, critic: Callable[[TensorDict], Tensor], gamma: float) -> None:
         """Adds gamma V(final_obs) to rewards at time limits, in place of rsl_rl's gamma V(s_t).
 
-        The critic runs once more in each step, and rsl_rl's own curve `Train/mean_reward` holds
-        what was added; `episode/return` does not.
+        `Train/mean_reward` then holds what was added; `episode/return` does not.
 
         Args:
-            critic: Values `[N, 1]` of observation groups: `runner.alg.critic`.
-            gamma: Discount: `runner.alg.gamma`.
+            critic: Values `[N, 1]` of observation groups (`runner.alg.critic`).
+            gamma: Discount (`runner.alg.gamma`).
 
         Raises:
             ConfigError: If the environment does not return every group (`obs="dict"`).
         """
         if not isinstance(self.env.single_observation_space, Dict):
             raise ConfigError('bootstrap_with needs every group of final_obs: make it obs="dict"')
-        self._value = (critic, gamma)
+        self._value = critic, gamma
 
     @property
     def episode_length_buf(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -101,7 +79,9 @@ class RslRlVecEnv(VecEnv):
 
     def get_observations(self) -> TensorDict:
         """Every observation group of the last boundary."""
-        groups = self.env.get_observations()
+        return self._groups(self.env.get_observations())
+
+    def _groups(self, groups: dict[str, Tensor]) -> TensorDict:
         return TensorDict(groups, batch_size=[self.num_envs]).to(self.device)
 
     def step(self, actions: Tensor) -> tuple[TensorDict, Tensor, Tensor, dict[str, Any]]:
@@ -112,58 +92,8 @@ class RslRlVecEnv(VecEnv):
         extras = {"time_outs": truncated.to(self.device), "log": self.env.extras["log"]}
         if self._value is not None:
             critic, gamma = self._value
-            final = TensorDict(info["final_obs"], batch_size=[self.num_envs]).to(self.device)
-            values = critic(final).squeeze(1).to(reward.device)
-            reward = reward + gamma * truncated * values
+            values = critic(self._groups(info["final_obs"])).squeeze(1)
+            reward = reward + gamma * truncated * values.to(reward.device)
             del extras["time_outs"]
-        done = (terminated | truncated).to(self.device)
-        return self.get_observations(), reward.to(self.device), done, extras
-
-
-def _network(cfg: NetworkCfg) -> dict[str, Any]:
-    return {
-        "class_name": "MLPModel",
-        "hidden_dims": list(cfg.hidden_dims),
-        "activation": cfg.activation,
-        "obs_normalization": cfg.obs_normalization,
-    }
-
-
-def rsl_rl_config(algo: AlgoCfg, *, save_interval: int = 50) -> dict[str, Any]:
-    """The dictionary that `OnPolicyRunner` takes.
-
-    Args:
-        algo: Settings whose `hyper` uses rsl_rl's names; `num_steps_per_env` and `init_std`
-            belong to the runner, the others to PPO.
-        save_interval: Iterations between two checkpoints.
-
-    Raises:
-        ConfigError: On settings of another library, a hyperparameter that nothing would read, or
-            an actor or critic without observation groups.
-    """
-    if algo.library != "rsl_rl":
-        raise ConfigError(f"algo.library is {algo.library!r}; rsl_rl reads settings of 'rsl_rl'")
-    for role in ("actor", "critic"):
-        if role not in algo.obs_groups:
-            raise ConfigError(f"algo.obs_groups has no {near(role, algo.obs_groups)}")
-    for key in algo.hyper:
-        if key not in (*_ALGORITHM_KEYS, *_RUNNER_KEYS):
-            raise ConfigError(f"algo.hyper {near(key, (*_ALGORITHM_KEYS, *_RUNNER_KEYS))}")
-    actor = _network(algo.actor)
-    actor["distribution_cfg"] = {
-        "class_name": "GaussianDistribution",
-        "init_std": algo.hyper.get("init_std", 1.0),
-    }
-    return {
-        "num_steps_per_env": algo.hyper.get("num_steps_per_env", 24),
-        "save_interval": save_interval,
-        "obs_groups": {name: list(groups) for name, groups in algo.obs_groups.items()},
-        "actor": actor,
-        "critic": _network(algo.critic),
-        "algorithm": {
-            "class_name": "PPO",
-            **{key: algo.hyper[key] for key in _ALGORITHM_KEYS if key in algo.hyper},
-        },
-        "logger": "tensorboard",
-        "multi_gpu": None,
-    }
+        reward, done = reward.to(self.device), (terminated | truncated).to(self.device)
+        return self.get_observations(), reward, done, extras

@@ -25,7 +25,8 @@ from torch import nn
 
 from unilab_gym.adapters.env_checkpoint import keep_env, restored_env
 from unilab_gym.adapters.processes import Processes
-from unilab_gym.adapters.rsl_rl import RslRlVecEnv, rsl_rl_config
+from unilab_gym.adapters.rsl_rl import RslRlVecEnv
+from unilab_gym.adapters.rsl_rl_config import rsl_rl_config
 from unilab_gym.adapters.settings import TrainSettings
 from unilab_gym.backends import resolve_backend
 from unilab_gym.backends.mujoco import usable_cpus
