@@ -37,8 +37,8 @@ class Args:
     backend: str = "mujoco"
     device: str = "cpu"
     num_envs: int = 64
-    iterations: int = 80
-    num_steps: int = 128
+    iterations: int = 50
+    num_steps: int = 256
     """Steps per environment and rollout; see the page: unilab-rl 1.4.15 loses what follows them."""
     seed: int = 1
     run_root: Path = Path("runs")
@@ -51,13 +51,13 @@ def make_config() -> dict[str, Any]:
         "hidden_dims": [64, 64],
         "activation": "elu",
     }
-    normal = {"class_name": "GaussianDistribution", "init_std": 0.6, "std_type": "scalar"}
+    normal = {"class_name": "GaussianDistribution", "init_std": 0.4, "std_type": "scalar"}
     return {
         "actor": {**network, "distribution_cfg": normal},
         "critic": dict(network),
         "algorithm": {
             "num_learning_epochs": 5,
-            "num_mini_batches": 4,
+            "num_mini_batches": 8,
             "gamma": 0.98,
             "lam": 0.95,
             "entropy_coef": 0.0,

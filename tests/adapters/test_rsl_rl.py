@@ -6,6 +6,7 @@ import gymnasium as gym
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode
+from helpers.face import make_probe
 
 import unilab_gym
 from unilab_gym.adapters.rsl_rl import RslRlVecEnv
@@ -41,6 +42,18 @@ def test_steps_give_every_group_and_time_outs(env):
         assert extras["time_outs"].tolist() == [expected] * 3
     assert float(extras["log"]["episode/length"]) == 2.0
     torch.testing.assert_close(obs["policy"], env.unwrapped.get_observations()["policy"])
+
+
+def test_n07_two_thousand_steps_of_the_probe(tmp_path):
+    """Episodes of five steps: the counter and their time-outs."""
+    made = make_probe(tmp_path, 2, changes={"episode_length_s": 0.1})
+    made.reset()
+    adapter = RslRlVecEnv(made)
+    for step in range(1, 2001):
+        obs, reward, done, extras = adapter.step(torch.full((2, 1), 0.1))
+        assert obs["policy"].tolist() == [[step % 5]] * 2 and reward.isfinite().all()
+        assert done.tolist() == extras["time_outs"].tolist() == [step % 5 == 0] * 2
+    made.close()
 
 
 def test_time_limits_can_be_bootstrapped_with_what_the_episode_ended_on():

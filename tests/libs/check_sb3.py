@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from common import ID, check_training, example, refuses
+from helpers.face import make_probe
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -57,6 +58,20 @@ def test_finished_rows_carry_what_sb3_reads():
         assert not np.array_equal(info["terminal_observation"], obs[row])
     env.close()
     twin.close()
+
+
+def test_n07_two_thousand_steps_of_the_probe(tmp_path):
+    """Episodes of five steps: the counter, what they ended on, their lengths."""
+    env = Sb3VecEnv(make_probe(tmp_path, 2, changes={"episode_length_s": 0.1}))
+    assert env.reset().tolist() == [[0.0]] * 2
+    for step in range(1, 2001):
+        obs, reward, done, infos = env.step(np.full((2, 1), 0.1, np.float32))
+        assert obs.tolist() == [[step % 5]] * 2 and done.tolist() == [step % 5 == 0] * 2
+        assert np.isfinite(reward).all()
+        if step % 5 == 0:
+            assert [info["terminal_observation"].tolist() for info in infos] == [[5.0]] * 2
+            assert [info["episode"]["l"] for info in infos] == [5, 5]
+    env.close()
 
 
 def test_sb3_wrappers_apply():

@@ -4,6 +4,7 @@ import gymnasium as gym
 import pytest
 import torch
 from common import ID, check_training, example
+from helpers.face import make_probe
 from skrl.envs.wrappers.torch import wrap_env
 
 
@@ -13,6 +14,19 @@ def test_ppo_learns(tmp_path):
 
 def test_sac_learns(tmp_path):
     check_training(example("train_skrl"), tmp_path, "skrl", 6.0, algorithm="sac")
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+def test_n07_two_thousand_steps_of_the_probe(tmp_path):
+    """Episodes of five steps: the counter and what they ended on."""
+    env = wrap_env(make_probe(tmp_path, 2, changes={"episode_length_s": 0.1}), verbose=False)
+    assert env.reset()[0].tolist() == [[0.0]] * 2
+    for step in range(1, 2001):
+        obs, reward, terminated, truncated, info = env.step(torch.full((2, 1), 0.1))
+        assert obs.tolist() == [[step % 5]] * 2 and not terminated.any()
+        assert truncated.tolist() == [[step % 5 == 0]] * 2 and reward.isfinite().all()
+        assert info["final_obs"].tolist() == [[(step - 1) % 5 + 1]] * 2
+    env.close()
 
 
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")

@@ -4,6 +4,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from common import ID, check_training, example, refuses
+from helpers.face import make_probe
 from tianshou.data import Collector, VectorReplayBuffer
 
 from unilab_gym.adapters.tianshou import TianshouVectorEnv
@@ -73,6 +74,19 @@ def test_collectors_get_the_true_transitions(amount):
         np.testing.assert_array_equal(mine.obs_next[:-1][inner], mine.obs[1:][inner])
         assert (mine.obs_next[:-1][~inner] != mine.obs[1:][~inner]).any(-1).all()
     collector.close()
+
+
+def test_n07_two_thousand_steps_of_the_probe(tmp_path):
+    """Episodes of five steps: the counter goes to 5, and a restart shows 0."""
+    cfg = {"episode_length_s": 0.1}
+    env = TianshouVectorEnv(make_probe(tmp_path, 2, changes=cfg, autoreset_mode="Disabled"))
+    env.reset()
+    for step in range(2000):
+        obs, _, terminated, truncated, _ = env.step(np.full((2, 1), 0.1))
+        assert obs.tolist() == [[step % 5 + 1]] * 2 and not terminated.any()
+        if truncated.any():
+            assert step % 5 == 4 and env.reset([0, 1])[0].tolist() == [[0.0]] * 2
+    env.close()
 
 
 def test_seeds_and_spaces_are_one_environments():

@@ -3,6 +3,7 @@
 import gymnasium as gym
 import torch
 from common import ID, check_training, example, refuses
+from helpers.face import make_probe
 from torchrl.envs.utils import check_env_specs
 
 from unilab_gym.adapters.torchrl import TorchRlEnv
@@ -35,6 +36,19 @@ def test_the_next_observation_is_the_true_one_and_rows_restart():
     running = ~done[:, :-1]
     follows = steps["next", "observation"][:, :-1] == steps["observation"][:, 1:]
     assert follows.all(-1)[running].all()
+    env.close()
+
+
+def test_n07_two_thousand_steps_of_the_probe(tmp_path):
+    """Episodes of five steps: the counter goes to 5, and the next episode begins at 0."""
+    cfg = {"episode_length_s": 0.1}
+    env = TorchRlEnv(make_probe(tmp_path, 2, changes=cfg, autoreset_mode="Disabled"))
+    steps = env.rollout(2000, break_when_any_done=False, auto_reset=True)
+    counter = torch.arange(2000) % 5
+    assert torch.equal(steps["observation"], counter[None, :, None].float().expand(2, -1, 1))
+    assert torch.equal(steps["next", "observation"], steps["observation"] + 1)
+    assert torch.equal(steps["next", "truncated"].squeeze(-1), (counter == 4).expand(2, -1))
+    assert steps["next", "reward"].isfinite().all() and not steps["next", "terminated"].any()
     env.close()
 
 
