@@ -21,6 +21,7 @@ from helpers.face import (
 )
 
 import unilab_gym
+from unilab_gym.errors import ConfigError
 
 N = 4
 STARTUP = ("geom_friction", "body_mass", "body_ipos", "actuator_gainprm", "actuator_biasprm")
@@ -48,6 +49,22 @@ def mask_of(*rows, n=N):
     mask = torch.zeros(n, dtype=torch.bool)
     mask[list(rows)] = True
     return mask
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [torch.ones(N, dtype=torch.bool, device="meta"), torch.ones(N, dtype=torch.bool).to_sparse()],
+    ids=["meta", "sparse"],
+)
+def test_a_mask_holds_data(env, mask):
+    message = r"must be dense and hold data, got torch\.(strided on device meta|sparse_coo)"
+    for use in (
+        lambda: env.reset(options={"reset_mask": mask}),
+        lambda: env.get_state(mask),
+        lambda: env.hold_command("twist", [0.0, 0.0, 0.0], mask),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            use()
 
 
 # -- seeds -----------------------------------------------------------------------------------------

@@ -90,6 +90,10 @@ class CrossBackendWarning(UserWarning):
     """A replay that goes on although something differs or could not be verified."""
 
 
+class MotionWarning(UserWarning):
+    """A motion file that was written, but that a task will refuse."""
+
+
 def near(given: str, available: Iterable[str], limit: int = 8) -> str:
     """Words what was given against what is there, nearest candidates first.
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+import torch
 from torch import Tensor
 
 from unilab_gym.config import EnvCfg
@@ -153,6 +154,23 @@ def check_options(options: Any, known: tuple[str, ...]) -> Mapping[str, Any]:
         if key not in known:
             raise ConfigError(f"reset option {near(str(key), known)}")
     return given
+
+
+def check_mask(what: str, mask: Tensor, num_envs: int) -> None:
+    """A mask of rows: dense, bool, `[N]`, on a device that holds data.
+
+    Raises:
+        TypeError: If it is not bool.
+        ConfigError: If its shape or its memory does not fit.
+    """
+    if mask.dtype is not torch.bool:
+        raise TypeError(f"{what} must be bool, got {mask.dtype}")
+    if mask.shape != (num_envs,):
+        raise ConfigError(f"{what} must have shape ({num_envs},), got {tuple(mask.shape)}")
+    if mask.layout is not torch.strided or mask.is_meta:
+        raise ConfigError(
+            f"{what} must be dense and hold data, got {mask.layout} on device {mask.device}"
+        )
 
 
 def is_integral(tensor: Tensor) -> bool:

@@ -45,6 +45,7 @@ from unilab_gym.runtime.env import FaultPolicy, ManagerBasedRlEnv, quiet_torch
 from unilab_gym.scene import build_scene
 from unilab_gym.vector_arguments import (
     RENDER_MODES,
+    check_mask,
     check_options,
     check_surface,
     is_integral,
@@ -539,10 +540,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             mask = given if isinstance(given, Tensor) else _as_tensor(given)
         except (TypeError, ValueError, RuntimeError, BufferError) as error:
             raise TypeError(f"{what} must be bool, got {type(given).__name__}") from error
-        if mask.dtype != torch.bool:
-            raise TypeError(f"{what} must be bool, got {mask.dtype}")
-        if mask.shape != (self.num_envs,):
-            raise ConfigError(f"{what} must have shape ({self.num_envs},), got {tuple(mask.shape)}")
+        check_mask(what, mask, self.num_envs)
         return mask.to(self.device)
 
 

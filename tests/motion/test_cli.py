@@ -47,6 +47,29 @@ def test_convert_and_make_write_files(tmp_path, capsys):
     assert "451 frames" in capsys.readouterr().out
 
 
+def test_convert_warns_of_every_joint_beyond_its_range(tmp_path, capsys):
+    rows = swaying(40, 30.0)
+    rows[:, 3:7] = np.roll(rows[:, 3:7], -1, axis=1)
+    names = g1().joint_names
+    rows[7, 7 + names.index("left_knee_joint")] = 5.0
+    rows[9, 7 + names.index("right_elbow_joint")] = -5.0
+    np.savetxt(tmp_path / "a.csv", rows, delimiter=",")
+    out = tmp_path / "a.npz"
+    assert main(["motion", "convert", str(tmp_path / "a.csv"), str(out)]) == 0
+    text = capsys.readouterr().err
+    assert text.startswith(f"warning: {out} will be refused: right_elbow_joint is ")
+    assert "at frame 9; left_knee_joint is" in text and text.rstrip().endswith("at frame 7")
+    assert main(["motion", "check", str(out)]) == 1
+
+
+def test_help_has_a_line_for_each_use(capsys):
+    with pytest.raises(SystemExit):
+        main(["motion", "--help"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    for action in ("check", "convert", "view", "make"):
+        assert sum(line.startswith(f"- motion {action} ") for line in lines) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

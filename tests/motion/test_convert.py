@@ -69,6 +69,8 @@ def test_body_velocities_agree_with_finite_differences(yaw, spin):
     ("text", "message"),
     [
         ("a,b\n1,2\n", "rows must be numbers without a header"),
+        ("", "the file is empty; one row of 36 numbers a frame"),
+        ("# only a comment\n\n", "the file is empty"),
         ("1,2,3\n4,5,6\n", "3 columns, g1 needs 36: x y z, quaternion xyzw, 29 joints"),
         ("0,0,0.8,0,0,0,0" + ",0" * 29 + "\n", "row 1: quaternion has norm 0, not 1"),
         ("0,0,nan,0,0,0,1" + ",0" * 29 + "\n", "row 1: not finite"),

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from unilab_gym.errors import ConfigError, CrossBackendWarning, UnilabGymError
+from unilab_gym.errors import ConfigError, CrossBackendWarning, MotionWarning, UnilabGymError
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -58,6 +58,7 @@ def guarded_call(function: Any) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         warnings.simplefilter("always", CrossBackendWarning)
+        warnings.simplefilter("always", MotionWarning)
         try:
             return int(function() or OK)
         except ConfigError as error:

@@ -185,11 +185,12 @@ class Compare:
 class Motion:
     """Check, convert, view or make reference motions.
 
-    motion check FILE             frames, joints, bodies, and any problem (exit code 1)
-    motion convert IN.csv OUT.npz Unitree's LAFAN1 layout: no header, x y z, quaternion xyzw, joints
-    motion view FILE [OUT.mp4]    a video at real speed
-    motion make NAME [OUT.npz]    one of our own: squat, weight_shift, arm_wave, step_in_place,
-                                  slow_walk
+    - motion check FILE              frames, joints, bodies, and any problem (exit code 1)
+    - motion convert IN.csv OUT.npz  Unitree's LAFAN1 layout, without a header: x y z, quaternion
+                                     xyzw, joints
+    - motion view FILE [OUT.mp4]     a video at real speed
+    - motion make NAME [OUT.npz]     one of our own: squat, weight_shift, arm_wave, step_in_place,
+                                     slow_walk
     """
 
     action: Positional[Literal["check", "convert", "view", "make"]]

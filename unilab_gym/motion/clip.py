@@ -450,15 +450,28 @@ def check_against(
     return _check_kinematics(path, ordered, robot)
 
 
-def _check_limits(path: str | Path, clip: MotionClip, robot: RobotKinematics) -> None:
+def beyond_limits(clip: MotionClip, robot: RobotKinematics) -> list[str]:
+    """Says of each joint that leaves its range how far and when it is farthest, worst first.
+
+    Args:
+        clip: Joints in the robot's order.
+        robot: Whose ranges they are.
+    """
     low, high = robot.limits
-    beyond = np.maximum(low - clip.joint_pos, clip.joint_pos - high)
-    if beyond.max() > LIMIT_TOLERANCE:
-        frame, joint = np.unravel_index(int(beyond.argmax()), beyond.shape)
-        raise MotionError(
-            f"{path}: joint_pos: {robot.joint_names[joint]} is {beyond[frame, joint]:.3g} rad "
-            f"beyond its range [{low[joint]:.3g}, {high[joint]:.3g}] at frame {frame}"
-        )
+    beyond = np.maximum(low - clip.joint_pos, clip.joint_pos - high)  # [T, J]
+    worst = beyond.max(0)
+    return [
+        f"{robot.joint_names[joint]} is {worst[joint]:.3g} rad beyond its range "
+        f"[{low[joint]:.3g}, {high[joint]:.3g}] at frame {beyond[:, joint].argmax()}"
+        for joint in np.argsort(-worst)
+        if worst[joint] > LIMIT_TOLERANCE
+    ]
+
+
+def _check_limits(path: str | Path, clip: MotionClip, robot: RobotKinematics) -> None:
+    found = beyond_limits(clip, robot)
+    if found:
+        raise MotionError(f"{path}: joint_pos: {found[0]}")
 
 
 def _check_kinematics(

@@ -8,6 +8,7 @@ clip are in the world frame.
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +17,14 @@ from typing import Any
 import numpy as np
 
 from unilab_gym.engine import mujoco
-from unilab_gym.errors import MotionError
-from unilab_gym.motion.clip import ARRAYS, MotionClip, RobotKinematics, save_clip
+from unilab_gym.errors import MotionError, MotionWarning
+from unilab_gym.motion.clip import (
+    ARRAYS,
+    MotionClip,
+    RobotKinematics,
+    beyond_limits,
+    save_clip,
+)
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -33,10 +40,14 @@ def read_csv(path: str | Path, robot: RobotKinematics) -> Array:
     if not path.is_file():
         raise MotionError(f"{path}: no such file")
     try:
-        rows = np.loadtxt(path, delimiter=",", ndmin=2)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message=".*input contained no data")
+            rows = np.loadtxt(path, delimiter=",", ndmin=2)
     except ValueError as error:
         raise MotionError(f"{path}: rows must be numbers without a header ({error})") from error
     nq = int(robot.model.nq)
+    if not rows.size:
+        raise MotionError(f"{path}: the file is empty; one row of {nq} numbers a frame is expected")
     if rows.shape[1] != nq:
         raise MotionError(
             f"{path}: {rows.shape[1]} columns, {robot.name} needs {nq}: x y z, quaternion xyzw, "
@@ -143,6 +154,8 @@ def convert_csv(
 ) -> MotionClip:
     """Reads a CSV, writes an NPZ of the same rate, and returns the clip.
 
+    Warns of joints beyond their range, by name: `motion check` and a task refuse such a file.
+
     Raises:
         MotionError: As `read_csv` and `clip_from_qpos`.
     """
@@ -152,6 +165,10 @@ def convert_csv(
         kinematics, rows, fps, name=Path(npz).stem, source=Path(csv).name, license=license
     )
     save_clip(npz, clip)
+    beyond = beyond_limits(clip, kinematics)
+    if beyond:
+        text = f"{npz} will be refused: {'; '.join(beyond)}"
+        warnings.warn(text, MotionWarning, stacklevel=2)
     return clip
 
 
