@@ -1,6 +1,7 @@
 """Motion files: what is read, what is refused and in which words (E14, E26, E41, E43)."""
 
 import re
+import zipfile
 
 import numpy as np
 import pytest
@@ -27,6 +28,38 @@ def rewrite(path, drop=(), **changes):
         data[key] = value(data[key]) if callable(value) else value
     np.savez(path, **data)
     return path
+
+
+def damaged(path, kind):
+    """The file, compressed, with bytes changed as a disk or an attacker would."""
+    np.savez_compressed(path, **arrays(path))
+    content = bytearray(path.read_bytes())
+    if kind == "deflate":
+        with zipfile.ZipFile(path) as archive:
+            info = archive.getinfo("joint_pos.npy")
+        start = info.header_offset + 30 + len(info.filename) + 20
+        content[start : start + 200] = bytes(200)
+    elif kind in ("encrypted", "patched"):  # flag bits of every entry in the central directory
+        at = content.find(b"PK\x01\x02")
+        while at >= 0:
+            content[at + 8] |= {"encrypted": 1, "patched": 32}[kind]
+            at = content.find(b"PK\x01\x02", at + 1)
+    else:
+        del content[len(content) // 2 :]
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["deflate", "encrypted", "patched", "cut"])
+def test_damaged_bytes_are_one_kind_of_error(tmp_path, kind):
+    with pytest.raises(MotionError, match=r"sway\.npz: (\w+: damaged|not an NPZ file) \("):
+        load_clip(damaged(write_clip(tmp_path), kind))
+
+
+def test_numbers_too_large_for_a_norm_are_refused(tmp_path):
+    path = rewrite(write_clip(tmp_path), body_quat_w=lambda quats: quats * np.float32(1e30))
+    with pytest.raises(MotionError, match=r"body_quat_w: norm 1e\+30 at frame 0"):
+        load_clip(path)
 
 
 def put(index, value):

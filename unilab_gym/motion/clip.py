@@ -9,7 +9,7 @@ Keys are those common to UniLab, mjlab and BeyondMimic files: `fps`, `joint_pos`
 from __future__ import annotations
 
 import dataclasses
-import zipfile
+import io
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -247,8 +247,9 @@ def _read(path: Path) -> Mapping[str, Array]:
     if not path.is_file():
         raise MotionError(f"{path}: no such file")
     try:
-        archive = np.load(path, allow_pickle=False)
-    except (zipfile.BadZipFile, OSError, ValueError, EOFError) as error:
+        content = io.BytesIO(path.read_bytes())  # np.load leaves a damaged file open
+        archive = np.load(content, allow_pickle=False)
+    except Exception as error:  # damaged bytes fail in every way there is
         raise MotionError(f"{path}: not an NPZ file ({error})") from error
     if not isinstance(archive, np.lib.npyio.NpzFile):
         raise MotionError(f"{path}: not an NPZ file (one array)")
@@ -257,10 +258,10 @@ def _read(path: Path) -> Mapping[str, Array]:
         for key in archive.files:
             try:
                 data[key] = archive[key]
-            except ValueError as error:
-                raise MotionError(f"{path}: {key}: holds Python objects, not numbers") from error
-            except (zipfile.BadZipFile, OSError, EOFError) as error:
-                raise MotionError(f"{path}: {key}: damaged ({error})") from error
+            except Exception as error:
+                objects = "allow_pickle" in str(error)
+                what = "holds Python objects, not numbers" if objects else f"damaged ({error})"
+                raise MotionError(f"{path}: {key}: {what}") from error
     missing = [key for key in ("fps", *ARRAYS) if key not in data]
     if missing:
         raise MotionError(f"{path}: missing {', '.join(missing)}; it has {', '.join(sorted(data))}")
@@ -317,7 +318,7 @@ def _check_shapes(path: Path, arrays: Mapping[str, Array]) -> None:
 
 def _checked_quats(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
     quats = arrays["body_quat_w"]
-    norm = np.linalg.norm(quats, axis=-1)
+    norm = np.linalg.norm(quats.astype(np.float64), axis=-1)  # a wrong file may hold 1e30
     off = np.abs(norm - 1.0) > 0.01
     if off.any():
         frame, body = np.argwhere(off)[0]
@@ -325,7 +326,7 @@ def _checked_quats(path: Path, arrays: Mapping[str, Array]) -> dict[str, Array]:
             f"{path}: body_quat_w: norm {norm[frame, body]:.3g} at frame {frame}, body {body}: "
             "quaternions must be unit, wxyz"
         )
-    return {**arrays, "body_quat_w": quats / norm[..., None]}
+    return {**arrays, "body_quat_w": quats / norm[..., None].astype(np.float32)}
 
 
 # --- names ----------------------------------------------------------------------------------------
