@@ -270,7 +270,7 @@ def test_an_unknown_policy(tmp_path):
 
 def test_a_reward_fault_alone_leaves_state_and_command_terms_as_they_were(tmp_path):
     """Quarantine of one row must not leak through terms that several groups share."""
-    bad = {"step": 2, "row": 0, "value": INF}
+    bad = {"step": 2, "row": 0, "value": "inf"}
     terms = {"k": obs_term(step_counter), "q": obs_term(observations.joint_pos_rel)}
     env = started(
         probe_cfg(
