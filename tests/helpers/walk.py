@@ -19,7 +19,7 @@ SCRATCH = (
     "_backend._bound",  # callers' tensors, found elsewhere too
     "_scratch",
     *("env._ended", "env._waiting", "env._chosen", "rt.faulty", "rt.void"),  # forms of masks
-    *(".fresh.", "._at_step", "._at_reset", "._moves", "._source"),  # frames on their way
+    *(".fresh", "._frame", "._at_step", "._at_reset", "._moves", "._source"),  # frames on their way
     "log._chosen",
 )
 """Memory that means nothing outside a call, by the end of its path or a part of it."""

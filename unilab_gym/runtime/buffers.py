@@ -52,8 +52,7 @@ class FrameStack:
         key: Its name in a saved state.
         frames: The stack itself, where somebody owns it already.
         first: `[N, D]`, where the first frame of an episode is found; None takes the source.
-        pushed: Memory for what a push makes of the stack, and
-        filled: for what a fill makes of it; None takes memory of its own for both.
+        scratch: Memory for what a push or a fill makes of the stack; None takes its own.
     """
 
     def __init__(
@@ -64,16 +63,12 @@ class FrameStack:
         key: str,
         frames: Tensor | None = None,
         first: Tensor | None = None,
-        *,
-        pushed: Tensor | None = None,
-        filled: Tensor | None = None,
+        scratch: Tensor | None = None,
     ) -> None:
         """Allocates and cuts the views that every push concatenates."""
         width = sum(block.width * block.frames for block in blocks)
         self.frames = ctx.zeros(width, key=key) if frames is None else frames
-        if pushed is None or filled is None:
-            pushed = filled = ctx.scratch(width, key=f"{key}/scratch")
-        self._pushed, self._filled = pushed, filled
+        self._scratch = ctx.scratch(width, key=f"{key}/scratch") if scratch is None else scratch
         first = source if first is None else first
         self._push: list[Tensor] = []
         self._fill: list[Tensor] = []
@@ -89,11 +84,11 @@ class FrameStack:
 
     def pushed(self) -> Tensor:
         """What the stack becomes with the source's frame: scratch memory, to be merged."""
-        return torch.cat(self._push, 1, out=self._pushed)
+        return torch.cat(self._push, 1, out=self._scratch)
 
     def filled(self) -> Tensor:
         """What the stack becomes where every frame is the first one: scratch memory."""
-        return torch.cat(self._fill, 1, out=self._filled)
+        return torch.cat(self._fill, 1, out=self._scratch)
 
 
 class Lags:

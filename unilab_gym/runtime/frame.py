@@ -57,7 +57,7 @@ class Frame:
         self._runtime: dict[RuntimeRead, Tensor] = {}
         self._asked: dict[RuntimeRead, str] = {}
         self._stable: dict[Read, Tensor] = {}
-        self._cache: dict[Read, Tensor] = {}
+        self._cache: dict[Read, Tensor] = {}  # what is known at this boundary
         self._volatile: list[Read] = []
         self._askers: dict[Read, str] = {}
 
@@ -147,6 +147,7 @@ class Frame:
             if isinstance(read, RuntimeRead):
                 self.require((read,))
                 self._stable[read] = self._runtime[read]
+        self.advance()
 
     def require(self, reads: Iterable[RuntimeRead]) -> None:
         """Checks that managers offer these reads.
@@ -164,7 +165,7 @@ class Frame:
 
     def advance(self) -> None:
         """A new boundary: derived values are computed anew when asked for."""
-        self._cache.clear()
+        self._cache = dict(self._stable)
 
     def commands_changed(self) -> None:
         """Commands moved within the boundary: what was derived from managers is forgotten."""
@@ -173,9 +174,7 @@ class Frame:
 
     def get(self, read: Read) -> Tensor:
         """The value of a declared read."""
-        value = self._stable.get(read)
-        if value is None:
-            value = self._cache.get(read)
+        value = self._cache.get(read)
         if value is None:
             compute, needs = self._derived[read]  # type: ignore[index]
             value = compute(*[self.get(need) for need in needs])
@@ -203,4 +202,6 @@ class TermFrame:
         if read not in self._allowed:
             declared = ", ".join(sorted(str(item) for item in self._allowed)) or "nothing"
             raise UndeclaredRead(f"{self._name} reads {read} but declares only: {declared}")
-        return self._frame.get(read)
+        known = self._frame._cache  # pyright: ignore[reportPrivateUsage] (most reads: no call)
+        value = known.get(read)
+        return self._frame.get(read) if value is None else value

@@ -35,8 +35,7 @@ class EpisodeLog:
     ) -> None:
         """Lays out the columns."""
         self._dt = ctx.control_dt
-        self._rewards, self._terminations = rewards, terminations
-        self._metrics, self._faults = metrics, faults
+        self._rewards, self._metrics = rewards, metrics
         self.names = (
             *(f"metric/{name}" for name in metrics.names),
             *(f"reward/{name}" for name in rewards.names),
@@ -46,9 +45,9 @@ class EpisodeLog:
             *(f"fault/{bit.name.lower()}" for bit in FaultBit if bit.name),
         )
         self._own = ctx.carriers.columns(2, "episode")
+        self._own_rows, self._sums = self._own.t(), rewards.sums.t()
         flags = (terminations.flags, faults.flags, terminations.done.unsqueeze(1))
-        self._parts = [self._own.t(), *(flag.t() for flag in flags)]
-        self._sums = rewards.sums.t()
+        self._flags = [flag.t() for flag in flags]
         self.returns = self._own[:, 0]
         """Undiscounted return of the running episode `[N]`."""
         self.length = self._own[:, 1]
@@ -58,6 +57,12 @@ class EpisodeLog:
         count = len(self.names)
         packed = ctx.columns(first + count + 1, key="packed")
         self._all = packed.t()
+        at = (first + len(metrics.names), len(rewards.names), 2)
+        self._metric_rows, rest = self._all[: at[0]], self._all[at[0] :]
+        self._rate_rows, rest = rest[: at[1]], rest[at[1] :]
+        self._kept_rows, self._flag_rows = rest[: at[2]], rest[at[2] :]
+        width = self._flag_rows.shape[0]
+        self._raised = ctx.scratch_columns(width, torch.bool, key="raised").t()
         self._words = self._all.view(torch.int32)
         self._chosen = torch.zeros_like(self._words)
         self._chosen_values = self._chosen.view(torch.float32)
@@ -83,11 +88,12 @@ class EpisodeLog:
     def compute(self, done: Tensor) -> None:
         """Packs the boundary and reduces the rows that end in this step, `done` `[N]` bool."""
         self._own.add_(self._rewards.accrued)
-        rates = self._sums / (self.length * self._dt)
-        parts = (rates, *self._parts)
         if self._metrics.names:
-            parts = (self._metrics.episode_values().t(), *parts)
-        torch.cat(parts, out=self._all)
+            self._metrics.episode_values(self._metric_rows)
+        torch.div(self._sums, self.length * self._dt, out=self._rate_rows)
+        self._kept_rows.copy_(self._own_rows)
+        torch.cat(self._flags, out=self._raised)  # of one dtype: else each part is copied alone
+        self._flag_rows.copy_(self._raised)
         # An AND with the bits of ended rows: a float times 0 would keep NaN.
         torch.bitwise_and(self._words, torch.add(self._no_bits, done, alpha=-1), out=self._chosen)
         totals = self._chosen_values.nansum(1)

@@ -26,18 +26,18 @@ class RowMask:
         self.column = rows.unsqueeze(1)
         """`[N, 1]`, the same memory."""
         self._count = count
-        self._first = torch.arange(count, device=device)
+        self._second = torch.arange(count, 2 * count, device=device)
         self._all_bits = torch.full((1,), -1, dtype=torch.int32, device=device)
         self.kept = torch.zeros(count, dtype=torch.int32, device=device)
         """`[N]`: no bit in chosen rows, every bit in the others."""
-        self.index = torch.zeros_like(self._first)
-        """`[N]` into two blocks of N rows: the second block's row where it is chosen."""
+        self.index = torch.zeros_like(self._second)
+        """`[N]` into two blocks of N rows: the first block's where chosen, else the second's."""
         self.refresh()
 
     def refresh(self) -> RowMask:
         """Follows `rows`; 2 operations."""
         torch.add(self._all_bits, self.rows, out=self.kept)
-        torch.add(self._first, self.rows, alpha=self._count, out=self.index)
+        torch.add(self._second, self.rows, alpha=-self._count, out=self.index)
         return self
 
 

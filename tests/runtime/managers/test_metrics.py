@@ -66,8 +66,9 @@ def test_rows_reset_on_their_own(tmp_path):
     logged(env, 2)
     env.reset(mask=torch.tensor([True, False]))
     env.step(zero_action(env))
-    values = env.rt.metrics.episode_values()
-    assert values.tolist() == [[1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 6.0, 3.0, 3.0]]
+    values = torch.empty(1 + len(env.rt.metrics.names), env.num_envs)
+    env.rt.metrics.episode_values(values)
+    assert values.t().tolist() == [[1.0, 1.0, 1.0, 1.0, 1.0], [1.0, 2.0, 6.0, 3.0, 3.0]]
     env.close()
 
 

@@ -84,17 +84,16 @@ class MetricsManager:
             block = kept[:, maxes:]
             torch.where(bad, block, values[:, maxes:], out=block)
 
-    def episode_values(self) -> Tensor:
-        """Whether there is a figure, then the reduced values, `[N, 1 + M]`.
+    def episode_values(self, out: Tensor) -> None:
+        """Whether there is a figure, then the reduced values, into `out` `[1 + M, N]`.
 
-        Column 0 is 1, and NaN in rows without a good step so far; the others are NaN there too.
+        The first row is 1, and NaN where there was no good step so far; the others are NaN there
+        too.
         """
-        count = self._kept[:, :1]
-        means = self._kept[:, : 1 + self._means] / count
-        if self._means == len(self.names):
-            return means
-        others = torch.where(count > 0, self._kept[:, 1 + self._means :], self._nothing)
-        return torch.cat((means, others), 1)
+        kept, means = self._kept.t(), 1 + self._means
+        torch.div(kept[:means], kept[0], out=out[:means])
+        if means <= len(self.names):
+            torch.where(kept[0] > 0, kept[means:], self._nothing, out=out[means:])
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows start anew; the reduced values are episode carriers."""

@@ -8,15 +8,16 @@ boundary: `[N, D]`, or `[N, H, D]` where its history is not flattened.
 Boundaries: after physics every row takes one frame in. After a reset the masked rows forget, and
 each of their frames is the first one of the new episode; other rows take nothing in.
 
-A group's memory is four blocks of N rows::
+A group's memory is three blocks of N rows::
 
-    step's frame | observation | boundary's observation | reset's frame
-    `------ pick at Frame A ---^---->  ^------ pick at Frame B ------'
-                        ^-------------------'
+    observation | frame | boundary's observation
+    `- Frame A picks -'----->  ^
+        ^  <----`---- Frame B picks ---'
 
 At Frame A each row of the boundary's observation is picked out of the first two blocks: the new
 frame, or in faulty rows the observation as it was. At Frame B each row of the observation is picked
-out of the last two. So the terminal observation is kept without a copy of its own.
+out of the last two: the new frame where the row has reset. So the terminal observation is kept
+without a copy of its own.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class _Group:
         width = sum(term.width for term in self.terms)
         self._source = None
         if source is not None:
-            self._source = {p: frame[:, :width] for p, frame in source.fresh.items()}
+            self._source = source.fresh[:, :width]
 
     def _allocate(self, ctx: BuildContext, lags: Lags) -> None:
         widths = [term.width for term in self.terms]
@@ -142,49 +143,31 @@ class _Group:
             blocks = [Block(sum(widths), self.terms[0].history)]
             self.shape = (blocks[0].frames, blocks[0].width)
         stacked = any(block.frames > 1 for block in blocks)
-        step_frame, reset_frame = self._blocks(ctx, sum(b.width * b.frames for b in blocks))
+        self._blocks(ctx, sum(b.width * b.frames for b in blocks))
         # Where this boundary's values go: straight into the frame where nothing follows.
-        if stacked:
-            fresh = ctx.scratch(sum(widths), key="fresh")
-            self.fresh = {"step": fresh, "reset": fresh}
-        elif delayed:
-            fresh = reset_frame
-            self.fresh = {"step": fresh, "reset": fresh}
-        else:
-            fresh = step_frame
-            self.fresh = {"step": step_frame, "reset": reset_frame}
+        apart = stacked or delayed
+        self.fresh = ctx.scratch(sum(widths), key="fresh") if apart else self._frame
         self._line = self._history = None
         if delayed:
-            delays = [term.delay for term in self.terms]
-            out = None if stacked else step_frame
-            self._line = DelayLine(ctx, widths, delays, lags, self._lag_columns, fresh, out)
+            delays, out = [term.delay for term in self.terms], None if stacked else self._frame
+            self._line = DelayLine(ctx, widths, delays, lags, self._lag_columns, self.fresh, out)
         if stacked:
-            source = fresh if self._line is None else self._line.delayed
+            source = self.fresh if self._line is None else self._line.delayed
             self._history = FrameStack(
-                ctx,
-                blocks,
-                source,
-                "history",
-                self._flat,
-                first=fresh,
-                pushed=step_frame,
-                filled=reset_frame,
+                ctx, blocks, source, "history", self._flat, first=self.fresh, scratch=self._frame
             )
 
-    def _blocks(self, ctx: BuildContext, width: int) -> tuple[Tensor, Tensor]:
-        """Allocates the group's memory; returns the blocks of both frames."""
+    def _blocks(self, ctx: BuildContext, width: int) -> None:
+        """Allocates the group's memory."""
         n, name = ctx.num_envs, self.name
-        memory = torch.zeros((4 * n, width), dtype=torch.float32, device=ctx.device)
-        step, reset = memory[:n], memory[3 * n :]
-        self._flat, self._boundary = memory[n : 2 * n], memory[2 * n : 3 * n]
-        self._at_step, self._at_reset = memory[: 2 * n], memory[2 * n :]
+        memory = torch.zeros((3 * n, width), dtype=torch.float32, device=ctx.device)
+        self._flat, self._frame, self._boundary = memory[:n], memory[n : 2 * n], memory[2 * n :]
+        self._at_step, self._at_reset = memory[: 2 * n], memory[n:]
         ctx.state.add_rows(ctx.owner, "buffer", self._flat)
         ctx.state.add_rows("env", f"final_obs/{name}", self._boundary)
-        ctx.state.add_scratch(ctx.owner, "frame/step", step)
-        ctx.state.add_scratch(ctx.owner, "frame/reset", reset)
+        ctx.state.add_scratch(ctx.owner, "frame", self._frame)
         self.buffer = self._flat.view(n, *self.shape)
         self.boundary = self._boundary.view(n, *self.shape)
-        return step, reset
 
     def _corrupted(self, ctx: BuildContext) -> Corruption | None:
         columns: dict[str, list[Column]] = {"noise": [], "bias": []}
@@ -222,7 +205,7 @@ class _Group:
 
     def _fresh(self, values: Mapping[str, Tensor], phase: str) -> Tensor:
         """This boundary's frame `[N, D]`, always in the same memory."""
-        fresh = self.fresh[phase]
+        fresh = self.fresh
         if self._source is not None:
             self._derive(phase)
         else:
@@ -240,16 +223,15 @@ class _Group:
         assert self._source is not None
         moves = self._moves.get(phase)
         if moves is None:  # the views of all later steps; draws exist from the first one on
-            source, fresh = self._source[phase], self.fresh[phase]
             runs = [] if self._corruption is None else self._corruption.noise(phase)
-            moves = self._moves[phase] = _moves(source, fresh, runs)
+            moves = self._moves[phase] = _moves(self._source, self.fresh, runs)
         for target, value, noise in moves:
             if noise is None:
                 target.copy_(value)
             else:
                 torch.add(value, noise, out=target)
         if self._corruption is not None:
-            self._corruption.add_bias(self.fresh[phase])
+            self._corruption.add_bias(self.fresh)
 
     def observe(self, values: Mapping[str, Tensor], keep: RowMask) -> None:
         """Takes a frame in, except in the chosen rows."""
@@ -267,6 +249,8 @@ class _Group:
             self._line.fill(rows.column)
         if self._history is not None:
             self._history.filled()
+        elif self._line is not None:
+            self._frame.copy_(self.fresh)
         torch.index_select(self._at_reset, 0, rows.index, out=self._flat)
 
     def publish(self) -> None:
