@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium as gym
 import torch
 import tyro
+from tensordict import TensorDictBase
 from tensordict.nn import NormalParamExtractor, TensorDictModule
 from torch import Tensor, nn
 from torchrl.collectors import Collector
@@ -82,6 +83,44 @@ def make_policy(env: TorchRlEnv) -> tuple[nn.Module, Any]:
     return net, actor
 
 
+class Learner:
+    """PPO's losses with a critic of their own, and the optimizer of both."""
+
+    def __init__(self, env: TorchRlEnv, actor: Any, rate: float = 1e-3) -> None:
+        critic = ValueOperator(mlp(env.observation_spec["observation"].shape[-1], 1))
+        self.gae = GAE(gamma=0.98, lmbda=0.95, value_network=critic)
+        self.loss = ClipPPOLoss(
+            actor, critic, clip_epsilon=0.2, entropy_coeff=0.0, critic_coeff=0.5
+        )
+        self.optimizer = torch.optim.Adam(self.loss.parameters(), lr=rate)
+
+    def update(self, args: Args, batch: TensorDictBase) -> None:
+        """Learns from a rollout `[num_envs, num_steps]`."""
+        for _ in range(args.epochs):
+            with torch.no_grad():
+                self.gae(batch)
+            flat = batch.reshape(-1)
+            for rows in torch.randperm(len(flat)).chunk(args.minibatches):
+                losses = self.loss(flat[rows])
+                total = sum(losses[key] for key in ("loss_objective", "loss_critic"))
+                self.optimizer.zero_grad()
+                total.backward()
+                nn.utils.clip_grad_norm_(self.loss.parameters(), 1.0)
+                self.optimizer.step()
+
+
+def make_collector(args: Args, env: TorchRlEnv, actor: Any) -> Collector:
+    """Gives the rollouts of a whole training."""
+    frames = args.num_envs * args.num_steps
+    return Collector(
+        env,
+        actor,
+        frames_per_batch=frames,
+        total_frames=frames * args.iterations,
+        auto_register_policy_transforms=False,  # nothing recurrent here
+    )
+
+
 def mean_return(args: Args, policy: Any) -> float:
     """Undiscounted return of 32 episodes without exploration."""
     env = gym.make_vec(f"unilab_gym:{args.task}", num_envs=32, backend=args.backend, play=True)
@@ -112,32 +151,13 @@ def train(args: Args) -> tuple[Path, float, float]:
     )
     env = TorchRlEnv(base)
     net, actor = make_policy(env)
-    critic = ValueOperator(mlp(env.observation_spec["observation"].shape[-1], 1))
-    gae = GAE(gamma=0.98, lmbda=0.95, value_network=critic)
-    loss = ClipPPOLoss(actor, critic, clip_epsilon=0.2, entropy_coeff=0.0, critic_coeff=0.5)
-    optimizer = torch.optim.Adam(loss.parameters(), lr=1e-3)
+    learner = Learner(env, actor)
     before = mean_return(args, MeanAction(net))
     frames = args.num_envs * args.num_steps
-    collector = Collector(
-        env,
-        actor,
-        frames_per_batch=frames,
-        total_frames=frames * args.iterations,
-        auto_register_policy_transforms=False,  # nothing recurrent here
-    )
+    collector = make_collector(args, env, actor)
     started = time.perf_counter()
     for iteration, batch in enumerate(collector):
-        for _ in range(args.epochs):
-            with torch.no_grad():
-                gae(batch)
-            flat = batch.reshape(-1)
-            for rows in torch.randperm(len(flat)).chunk(args.minibatches):
-                losses = loss(flat[rows])
-                total = sum(losses[key] for key in ("loss_objective", "loss_critic"))
-                optimizer.zero_grad()
-                total.backward()
-                nn.utils.clip_grad_norm_(loss.parameters(), 1.0)
-                optimizer.step()
+        learner.update(args, batch)
         now = time.perf_counter()
         tracker.iteration(frames, now - started)
         started = now

@@ -7,10 +7,12 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode
 from helpers.face import make_probe
+from helpers.toy import HORIZON, STEPS, check_toy
 
 import unilab_gym
 from unilab_gym.adapters.rsl_rl import RslRlVecEnv
 from unilab_gym.adapters.rsl_rl_config import rsl_rl_config
+from unilab_gym.adapters.rsl_rl_train import make_runner
 from unilab_gym.errors import ConfigError
 from unilab_gym.registration import owner_config
 
@@ -54,6 +56,21 @@ def test_n07_two_thousand_steps_of_the_probe(tmp_path):
         assert obs["policy"].tolist() == [[step % 5]] * 2 and reward.isfinite().all()
         assert done.tolist() == extras["time_outs"].tolist() == [step % 5 == 0] * 2
     made.close()
+
+
+def test_n07_ppo_halves_the_cost_of_the_toy(tmp_path):
+    owner = owner_config("UniLab/CartPole-v0", "mujoco")
+
+    def train(toy, rate):
+        hyper = {"num_steps_per_env": HORIZON, "init_std": 1.0, "learning_rate": rate}
+        hyper |= {"gamma": 0.9, "entropy_coef": 0.0, "schedule": "fixed"}
+        hyper |= {"num_learning_epochs": 4, "num_mini_batches": 2}
+        algo = dataclasses.replace(owner.algo, hyper=hyper)
+        toy.env.reset()
+        runner = make_runner(RslRlVecEnv(toy.env), dataclasses.replace(owner, algo=algo))
+        runner.learn(STEPS // HORIZON)
+
+    check_toy(train, tmp_path)
 
 
 def test_time_limits_can_be_bootstrapped_with_what_the_episode_ended_on():

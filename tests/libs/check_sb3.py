@@ -6,6 +6,7 @@ import pytest
 import torch
 from common import ID, check_training, example, refuses
 from helpers.face import make_probe
+from helpers.toy import HORIZON, ROWS, STEPS, check_toy
 from stable_baselines3 import PPO, SAC
 from stable_baselines3.common.vec_env import VecNormalize
 
@@ -72,6 +73,17 @@ def test_n07_two_thousand_steps_of_the_probe(tmp_path):
             assert [info["terminal_observation"].tolist() for info in infos] == [[5.0]] * 2
             assert [info["episode"]["l"] for info in infos] == [5, 5]
     env.close()
+
+
+def test_n07_ppo_halves_the_cost_of_the_toy(tmp_path):
+    def train(toy, rate):
+        size = {"n_steps": HORIZON, "batch_size": HORIZON * ROWS // 4, "n_epochs": 5}
+        env = Sb3VecEnv(toy.env)
+        model = PPO("MlpPolicy", env, rate, gamma=0.9, seed=1, device="cpu", **size)
+        assert model.policy.log_std.exp().item() == 1.0
+        model.learn(STEPS * ROWS, log_interval=None)
+
+    check_toy(train, tmp_path)
 
 
 def test_sb3_wrappers_apply():

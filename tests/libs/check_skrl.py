@@ -5,7 +5,9 @@ import pytest
 import torch
 from common import ID, check_training, example
 from helpers.face import make_probe
+from helpers.toy import STEPS, check_toy
 from skrl.envs.wrappers.torch import wrap_env
+from skrl.trainers.torch import SequentialTrainer
 
 
 def test_ppo_learns(tmp_path):
@@ -27,6 +29,22 @@ def test_n07_two_thousand_steps_of_the_probe(tmp_path):
         assert truncated.tolist() == [[step % 5 == 0]] * 2 and reward.isfinite().all()
         assert info["final_obs"].tolist() == [[(step - 1) % 5 + 1]] * 2
     env.close()
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+def test_n07_ppo_halves_the_cost_of_the_toy(tmp_path):
+    module = example("train_skrl")
+
+    def train(toy, rate):
+        env = wrap_env(toy.env, verbose=False)
+        agent = module.make_agent(module.Args(algorithm="ppo"), env)
+        agent.policy.log_std.data.zero_()  # a standard deviation of 1
+        agent.optimizer.param_groups[0]["lr"] = rate
+        cfg = {"timesteps": STEPS, "headless": True, "disable_progressbar": True}
+        cfg["close_environment_at_exit"] = False
+        SequentialTrainer(cfg=cfg, env=env, agents=agent).train()
+
+    check_toy(train, tmp_path)
 
 
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")

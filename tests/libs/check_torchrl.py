@@ -4,6 +4,7 @@ import gymnasium as gym
 import torch
 from common import ID, check_training, example, refuses
 from helpers.face import make_probe
+from helpers.toy import HORIZON, ROWS, STEPS, check_toy
 from torchrl.envs.utils import check_env_specs
 
 from unilab_gym.adapters.torchrl import TorchRlEnv
@@ -50,6 +51,23 @@ def test_n07_two_thousand_steps_of_the_probe(tmp_path):
     assert torch.equal(steps["next", "truncated"].squeeze(-1), (counter == 4).expand(2, -1))
     assert steps["next", "reward"].isfinite().all() and not steps["next", "terminated"].any()
     env.close()
+
+
+def test_n07_ppo_halves_the_cost_of_the_toy(tmp_path):
+    module = example("train_torchrl")
+    args = module.Args(num_envs=ROWS, num_steps=HORIZON, iterations=STEPS // HORIZON)
+
+    def train(toy, rate):
+        env = TorchRlEnv(toy.env)
+        net, actor = module.make_policy(env)
+        net[-1].bias.data[1] += 0.74  # from a standard deviation of 0.6 to 1
+        learner = module.Learner(env, actor, rate)
+        for batch in module.make_collector(args, env, actor):
+            if not learner.optimizer.state:
+                assert 0.9 < float(batch["scale"].mean()) < 1.1
+            learner.update(args, batch)
+
+    check_toy(train, tmp_path, autoreset_mode="Disabled")
 
 
 def test_other_modes_are_refused():
