@@ -86,9 +86,11 @@ def make_policy(env: TorchRlEnv) -> tuple[nn.Module, Any]:
 class Learner:
     """PPO's losses with a critic of their own, and the optimizer of both."""
 
-    def __init__(self, env: TorchRlEnv, actor: Any, rate: float = 1e-3) -> None:
+    def __init__(
+        self, env: TorchRlEnv, actor: Any, rate: float = 1e-3, gamma: float = 0.98
+    ) -> None:
         critic = ValueOperator(mlp(env.observation_spec["observation"].shape[-1], 1))
-        self.gae = GAE(gamma=0.98, lmbda=0.95, value_network=critic)
+        self.gae = GAE(gamma=gamma, lmbda=0.95, value_network=critic, average_gae=True)
         self.loss = ClipPPOLoss(
             actor, critic, clip_epsilon=0.2, entropy_coeff=0.0, critic_coeff=0.5
         )

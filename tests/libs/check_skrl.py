@@ -40,6 +40,7 @@ def test_n07_ppo_halves_the_cost_of_the_toy(tmp_path):
         agent = module.make_agent(module.Args(algorithm="ppo"), env)
         agent.policy.log_std.data.zero_()  # a standard deviation of 1
         agent.optimizer.param_groups[0]["lr"] = rate
+        agent.cfg.discount_factor = 0.9
         cfg = {"timesteps": STEPS, "headless": True, "disable_progressbar": True}
         cfg["close_environment_at_exit"] = False
         SequentialTrainer(cfg=cfg, env=env, agents=agent).train()

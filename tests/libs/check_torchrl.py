@@ -61,7 +61,7 @@ def test_n07_ppo_halves_the_cost_of_the_toy(tmp_path):
         env = TorchRlEnv(toy.env)
         net, actor = module.make_policy(env)
         net[-1].bias.data[1] += 0.74  # from a standard deviation of 0.6 to 1
-        learner = module.Learner(env, actor, rate)
+        learner = module.Learner(env, actor, rate, gamma=0.9)
         for batch in module.make_collector(args, env, actor):
             if not learner.optimizer.state:
                 assert 0.9 < float(batch["scale"].mean()) < 1.1
