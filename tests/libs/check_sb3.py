@@ -21,7 +21,7 @@ def test_ppo_learns(tmp_path):
 
 def test_sac_learns(tmp_path):
     module = example("train_sb3")
-    check_training(module, tmp_path, "stable-baselines3", 6.0, algorithm="sac")
+    check_training(module, tmp_path, "stable-baselines3", 4.0, algorithm="sac")  # 7.6 to 9.4
 
 
 @pytest.mark.parametrize("kind", [PPO, SAC])

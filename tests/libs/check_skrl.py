@@ -15,7 +15,8 @@ def test_ppo_learns(tmp_path):
 
 
 def test_sac_learns(tmp_path):
-    check_training(example("train_skrl"), tmp_path, "skrl", 6.0, algorithm="sac")
+    """From 0.6 to between 3.4 and 9.4 with one seed: last bits of matrix products vary."""
+    check_training(example("train_skrl"), tmp_path, "skrl", 2.5, algorithm="sac")
 
 
 @pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
