@@ -378,10 +378,10 @@ class MujocoBackend(Backend):
         # environment where 4 % of 1024 rows reset.
         self._rows[ids] = rows
         self._q_np[ids] = self._rows_q[ids]
-        one_by_one = self._kinematics is not None and ids.size <= _Kinematics.ROWS
-        if self._kinematics is not None and one_by_one:
+        one_by_one = self._kinematics if ids.size <= _Kinematics.ROWS else None
+        if one_by_one is not None:
             for row in ids.tolist():
-                self._kinematics.refresh(row, self._rows_qpos[row])
+                one_by_one.refresh(row, self._rows_qpos[row])
         elif self._reset_stage != mujoco.mjtStage.mjSTAGE_NONE:
             # A row that fails here fails again in its next step, which sets its fault bit.
             with _quiet(), contextlib.suppress(SimulationError):
@@ -389,7 +389,7 @@ class MujocoBackend(Backend):
         for reader in self._reset_readers:
             if reader.acceleration:
                 reader.clear_rows(ids)
-            elif not one_by_one or reader.item.field not in _Kinematics.FIELDS:
+            elif one_by_one is None or reader.item.field not in _Kinematics.FIELDS:
                 reader.copy_rows(ids)
 
     def nominal(self, name: str) -> Tensor:

@@ -69,7 +69,12 @@ class Range:
 
     def folded(self, bound: float) -> list[float]:
         """What comes out for a bound, column by column."""
-        return [start + self.scale * bound for start in self.offset or (0.0,) * self.width]
+        return [start + self.scale * bound for start in self.offsets]
+
+    @property
+    def offsets(self) -> tuple[float, ...]:
+        """The offset of each column."""
+        return self.offset or (0.0,) * self.width
 
 
 class RangedDraw:
@@ -128,7 +133,7 @@ class RangedDraw:
     def _affine(ctx: BuildContext, ranges: Sequence[Range]) -> tuple[Tensor, Tensor] | None:
         """Scales and offsets `[W]`; None where all are 1 and 0."""
         scales = [item.scale for item in ranges for _ in range(item.width)]
-        offsets = [value for item in ranges for value in (item.offset or (0.0,) * item.width)]
+        offsets = [value for item in ranges for value in item.offsets]
         if set(scales) == {1.0} and set(offsets) == {0.0}:
             return None
         return ctx.tensor(scales), ctx.tensor(offsets)

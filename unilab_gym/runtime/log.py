@@ -64,7 +64,7 @@ class EpisodeLog:
         width = self._flag_rows.shape[0]
         self._raised = ctx.scratch_columns(width, torch.bool, key="raised").t()
         self._words = self._all.view(torch.int32)
-        self._chosen = torch.zeros_like(self._words)
+        self._chosen = ctx.scratch_columns(packed.shape[1], torch.int32, key="chosen").t()
         self._chosen_values = self._chosen.view(torch.float32)
         self.packed = packed[:, first:-1]
         """The named columns of this step's boundary, for every row `[N, L]`."""
@@ -83,7 +83,6 @@ class EpisodeLog:
             ctx.frame.provide(LogValue(name), self._held[number])
         self._named = slice(first, first + count)
         self._no_bits = torch.zeros(1, dtype=torch.int32, device=ctx.device)
-        ctx.state.add_scratch("log", "chosen", self._chosen.t())
 
     def compute(self, done: Tensor) -> None:
         """Packs the boundary and reduces the rows that end in this step, `done` `[N]` bool."""

@@ -66,7 +66,7 @@ class PairSum:
             out: `[N]`.
             scratch: `[width // 2, N]`; what it holds between two calls means nothing.
         """
-        self._columns, self._out = columns, out
+        self._out = out
         self._pairs: list[tuple[Tensor, Tensor, Tensor]] = []
         self._single: list[Tensor] = []
         width = columns.shape[0]
