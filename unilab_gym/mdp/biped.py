@@ -60,13 +60,15 @@ class BipedGait(CommandTerm):
             raise ConfigError(f"frequency must be positive and finite, got {frequency}")
         self._command = command
         self._rate = ctx.tensor(frequency * ctx.control_dt)
-        self._standing_sq = standing_norm**2
-        self._legs = ctx.tensor([0.0, 0.5])
-        self._phase_0 = ctx.zeros(2)
+        self._turn = ctx.tensor(2.0 * torch.pi)
+        self._standing_sq = ctx.tensor(standing_norm**2)
+        self._legs = ctx.tensor([[0.0], [0.5]])
         self._uniform = ctx.uniform(1, "reset")
-        self.value = ctx.zeros(2)
-        self._phase = ctx.zeros(2)
-        self.parts = {"phase": self._phase}
+        phase_0, self.value, phase = ctx.columns(2), ctx.columns(2), ctx.columns(2)
+        self.parts = {"phase": phase}
+        # Everything is computed a column `[N]` at a time.
+        self._phase_0, self._phase = phase_0.t(), phase.t()
+        self._sin, self._cos = self.value.unbind(1)
 
     @classmethod
     def describe(
@@ -75,26 +77,25 @@ class BipedGait(CommandTerm):
         """What a deployment needs to build the same clock; part of the policy contract."""
         return {"frequency": frequency, "standing_norm": standing_norm}
 
-    def _standing(self, frame: TermFrame) -> Tensor:  # [N, 1] bool
-        return frame[Command(self._command)].square().sum(-1, keepdim=True) < self._standing_sq
+    def _standing(self, frame: TermFrame) -> Tensor:  # [N] bool
+        return frame[Command(self._command)].square().sum(-1) < self._standing_sq
 
     def _show(self) -> None:
-        angle = self._phase[:, 0] * (2.0 * torch.pi)
-        torch.sin(angle, out=self.value[:, 0])
-        torch.cos(angle, out=self.value[:, 1])
+        angle = self._phase[0] * self._turn
+        torch.sin(angle, out=self._sin)
+        torch.cos(angle, out=self._cos)
 
     def reset(self, mask: Tensor, frame: TermFrame) -> None:
         """Draws a phase for the new episode; other rows keep theirs."""
-        rows = mask.unsqueeze(1)
-        drawn = (self._uniform() + self._legs).frac_()
-        torch.where(rows, drawn, self._phase_0, out=self._phase_0)
+        drawn = (self._uniform()[:, 0] + self._legs).frac_()
+        torch.where(mask, drawn, self._phase_0, out=self._phase_0)
         drawn.masked_fill_(self._standing(frame), 0.0)
-        torch.where(rows, drawn, self._phase, out=self._phase)
+        torch.where(mask, drawn, self._phase, out=self._phase)
         self._show()
 
     def update(self, frame: TermFrame) -> None:
         """Moves the clock to this boundary."""
-        elapsed = frame[EpisodeStep()].unsqueeze(1) * self._rate
+        elapsed = frame[EpisodeStep()] * self._rate
         torch.frac(elapsed + self._phase_0, out=self._phase)
         self._phase.masked_fill_(self._standing(frame), 0.0)
         self._show()

@@ -89,7 +89,9 @@ class UniformVelocityCommand(CommandTerm):
         self._may_stand = moved is not None or standing_fraction > 0.0
         self._draw = RangedDraw(ctx, ranges, ("step", "reset"))
         self._timer = StepTimer(ctx, resampling_s)
-        self.value = ctx.zeros(3, key="value")
+        self.value = ctx.columns(3, key="value")
+        self._columns = self.value.t()
+        self._moving = ctx.scratch_columns(3, key="moving").t()
         self._heading = None
         if heading is not None:
             self._heading = _Heading(
@@ -97,13 +99,12 @@ class UniformVelocityCommand(CommandTerm):
             )
 
     def _resample(self, mask: Tensor, phase: str) -> None:
-        draw = self._draw(phase)
-        fresh = draw[:, :3]
-        moves = None
+        draw = self._draw(phase).t()
+        fresh, moves = draw[:3], None
         if self._may_stand:
-            moves = draw[:, 3:] >= self._standing
-            fresh = fresh * moves
-        torch.where(mask.unsqueeze(1), fresh, self.value, out=self.value)
+            moves = draw[3] >= self._standing
+            fresh = torch.mul(fresh, moves, out=self._moving)
+        torch.where(mask, fresh, self._columns, out=self._columns)
         if self._heading is not None:
             self._heading.resample(mask, phase, moves)
 
@@ -144,7 +145,7 @@ class _Heading:
         torch.where(mask.unsqueeze(1), fresh, self._target, out=self._target)
         turns = draw[:, 1] < self._share
         if moves is not None:
-            turns = turns & moves[:, 0]
+            turns = turns & moves
         torch.where(mask, turns, self._turns, out=self._turns)
 
     def steer(self, yaw_rate: Tensor, quat: Tensor, mask: Tensor | None = None) -> None:
@@ -196,18 +197,21 @@ class TrotGait(CommandTerm):
             raise ConfigError(f"frequency must be positive and finite, got {frequency}")
         self._command = command
         self._rate = ctx.tensor(frequency * ctx.control_dt)
-        self._stance_share = stance_share
-        self._standing_sq = standing_norm**2
-        self._legs = ctx.tensor([0.0, 0.5, 0.5, 0.0])
-        self._phase_0 = ctx.zeros(4, key="phase_0")  # of each leg, at the reset
+        self._turn = ctx.tensor(2.0 * torch.pi)
+        self._stance_share = ctx.tensor(stance_share)
+        self._standing_sq = ctx.tensor(standing_norm**2)
+        self._legs = ctx.tensor([[0.0], [0.5], [0.5], [0.0]])
         self._uniform = ctx.uniform(1, "reset")
-        self.value = ctx.zeros(4, key="value")
-        self._stance = ctx.zeros(4, dtype=torch.bool, key="stance")
+        self.value = ctx.columns(4, key="value")
+        stance = ctx.columns(4, torch.bool, key="stance")
+        self.parts = {"stance": stance}
+        # Everything is computed a column `[N]` at a time.
+        self._phase_0 = ctx.columns(4, key="phase_0").t()  # of each leg, at the reset
+        self._shown = (self.value.t(), stance.t())
         self._fresh = (
-            ctx.scratch(4, key="fresh_value"),
-            ctx.scratch(4, dtype=torch.bool, key="fresh_stance"),
+            ctx.scratch_columns(4, key="fresh_value").t(),
+            ctx.scratch_columns(4, torch.bool, key="fresh_stance").t(),
         )
-        self.parts = {"stance": self._stance}
 
     @classmethod
     def describe(
@@ -226,29 +230,28 @@ class TrotGait(CommandTerm):
             "standing_norm": standing_norm,
         }
 
-    def _still(self, frame: TermFrame) -> Tensor:  # [N, 1] bool
-        return frame[Command(self._command)].square().sum(-1, keepdim=True) < self._standing_sq
+    def _still(self, frame: TermFrame) -> Tensor:  # [N] bool
+        return frame[Command(self._command)].square().sum(-1) < self._standing_sq
 
     def _write(self, phase: Tensor, still: Tensor, value: Tensor, stance: Tensor) -> None:
-        """Outputs of the legs' phases `[N, 4]`, in periods from 0 to 1."""
+        """Outputs `[4, N]` of the legs' phases `[4, N]`, in periods from 0 to 1."""
         torch.lt(phase, self._stance_share, out=stance)
         stance.logical_or_(still)
-        angle = phase[:, :2] * (2.0 * torch.pi)  # FL stands for FL and RR, FR for FR and RL
-        torch.sin(angle, out=value[:, 0::2])
-        torch.cos(angle, out=value[:, 1::2])
+        angle = phase[:2] * self._turn  # FL stands for FL and RR, FR for FR and RL
+        torch.sin(angle, out=value[0::2])
+        torch.cos(angle, out=value[1::2])
         value.masked_fill_(still, 0.0)
 
     def reset(self, mask: Tensor, frame: TermFrame) -> None:
         """Draws a phase for the new episode; rows outside the mask keep what they show."""
-        mask = mask.unsqueeze(1)
-        phase = (self._uniform() + self._legs).frac_()
+        phase = (self._uniform()[:, 0] + self._legs).frac_()
         self._write(phase, self._still(frame), *self._fresh)
         torch.where(mask, phase, self._phase_0, out=self._phase_0)
-        for current, fresh in zip((self.value, self._stance), self._fresh, strict=True):
+        for current, fresh in zip(self._shown, self._fresh, strict=True):
             torch.where(mask, fresh, current, out=current)
 
     def update(self, frame: TermFrame) -> None:
         """Moves the clock to this boundary."""
-        elapsed = frame[EpisodeStep()].unsqueeze(1) * self._rate
+        elapsed = frame[EpisodeStep()] * self._rate
         phase = (elapsed + self._phase_0).frac_()
-        self._write(phase, self._still(frame), self.value, self._stance)
+        self._write(phase, self._still(frame), *self._shown)

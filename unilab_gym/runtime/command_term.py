@@ -83,7 +83,7 @@ class StepTimer:
             raise ConfigError(f"{ctx.owner}: a period must be 0 < low <= high, got {seconds}")
         first = max(1, round(low / ctx.control_dt))
         last = max(1, round(high / ctx.control_dt))
-        self._fixed = float(first) if first == last else None
+        self._fixed = ctx.tensor([float(first)]) if first == last else None
         self._shared = shared
         if shared:
             self.left = ctx.shared([0.0], key=f"{key}/left")
@@ -91,6 +91,7 @@ class StepTimer:
         else:
             self.left = ctx.zeros(key=f"{key}/left")
             self._due = ctx.scratch(dtype=torch.bool, key=f"{key}/due")
+        self._one, self._zero = ctx.tensor([[1.0], [0.0]])
         self._every_due = self._due.expand(ctx.num_envs)
         self._uniform: dict[str, Callable[[], Tensor]] = {}
         if self._fixed is None:  # floor of [first, last + 1), short of rounding up to last + 1
@@ -101,15 +102,15 @@ class StepTimer:
 
     def _restart(self, mask: Tensor, phase: str) -> None:
         if self._fixed is not None:
-            self.left.masked_fill_(mask, self._fixed)
+            torch.where(mask, self._fixed, self.left, out=self.left)
         else:
             steps = self._uniform[phase]()[: self.left.shape[0], 0].floor()
             torch.where(mask, steps, self.left, out=self.left)
 
     def advance(self) -> Tensor:
         """One step passes: `[N]` bool, which rows are due; their countdown restarts."""
-        self.left.sub_(1.0)
-        torch.le(self.left, 0.0, out=self._due)
+        self.left.sub_(self._one)
+        torch.le(self.left, self._zero, out=self._due)
         self._restart(self._due, "step")
         return self._every_due
 

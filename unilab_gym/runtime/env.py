@@ -8,8 +8,7 @@ modes and copies on top.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
@@ -57,9 +56,35 @@ class TorchEnvState:
     """Observation groups of this boundary before any reset."""
 
 
-@contextmanager
-def quiet_torch(single_thread: bool, *, inference: bool = False) -> Generator[None]:
-    """No gradients, and one torch thread where physics owns the CPUs.
+class _Quiet:
+    """What `quiet_torch` returns: a generator would take longer than all it does."""
+
+    __slots__ = ("_modes", "_single_thread", "_threads")
+
+    def __init__(self, single_thread: bool, inference: bool) -> None:
+        self._single_thread = single_thread
+        self._modes = (torch.inference_mode(inference), None if inference else torch.no_grad())
+
+    def __enter__(self) -> None:
+        self._threads = torch.get_num_threads()
+        if self._single_thread and self._threads != 1:
+            torch.set_num_threads(1)
+        mode, no_grad = self._modes
+        mode.__enter__()
+        if no_grad is not None:
+            no_grad.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        mode, no_grad = self._modes
+        if no_grad is not None:
+            no_grad.__exit__(*error)
+        mode.__exit__(*error)
+        if self._single_thread and self._threads != 1:
+            torch.set_num_threads(self._threads)
+
+
+def quiet_torch(single_thread: bool, *, inference: bool = False) -> _Quiet:
+    """A context without gradients, and with one torch thread where physics owns the CPUs.
 
     With `inference`, for what only writes carriers: new tensors are inference tensors, which saves
     a tenth of every operation's dispatch. Without it none are, and callers may do what they like.
@@ -67,15 +92,7 @@ def quiet_torch(single_thread: bool, *, inference: bool = False) -> Generator[No
     Torch's thread count is saved and restored: with its default pool beside the physics threads
     one copy of the state costs up to 70 times as much.
     """
-    threads = torch.get_num_threads()
-    if single_thread and threads != 1:
-        torch.set_num_threads(1)
-    try:
-        with torch.inference_mode(inference), torch.no_grad():
-            yield
-    finally:
-        if single_thread and threads != 1:
-            torch.set_num_threads(threads)
+    return _Quiet(single_thread, inference)
 
 
 class ManagerBasedRlEnv:

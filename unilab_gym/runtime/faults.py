@@ -92,7 +92,7 @@ class FaultMonitor:
         self.word.bitwise_or_(engine)
         if ignore is not None:
             self.word.masked_fill_(ignore, 0)
-        torch.ne(self.word & self._bits, 0, out=self._flag_rows)
+        self._flag_rows.copy_(self.word & self._bits)
         torch.any(self._ending, 0, out=self.bad)
         self.total.add_(self._flag_rows.sum(1))
 

@@ -174,11 +174,13 @@ class Frame:
 
     def get(self, read: Read) -> Tensor:
         """The value of a declared read."""
-        value = self._cache.get(read)
+        known = self._cache
+        value = known.get(read)
         if value is None:
             compute, needs = self._derived[read]  # type: ignore[index]
-            value = compute(*[self.get(need) for need in needs])
-            self._cache[read] = value
+            # Most needs are known: no call for them.
+            value = compute(*[known[n] if n in known else self.get(n) for n in needs])
+            known[read] = value
         return value
 
 

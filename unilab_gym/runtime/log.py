@@ -82,7 +82,7 @@ class EpisodeLog:
         for name, number in self._aliases.items():
             ctx.frame.provide(LogValue(name), self._held[number])
         self._named = slice(first, first + count)
-        self._no_bits = torch.zeros(1, dtype=torch.int32, device=ctx.device)
+        self._no_bit, self._every_bit = ctx.tensor([[0], [-1]], dtype=torch.int32)
 
     def compute(self, done: Tensor) -> None:
         """Packs the boundary and reduces the rows that end in this step, `done` `[N]` bool."""
@@ -94,7 +94,8 @@ class EpisodeLog:
         torch.cat(self._flags, out=self._raised)  # of one dtype: else each part is copied alone
         self._flag_rows.copy_(self._raised)
         # An AND with the bits of ended rows: a float times 0 would keep NaN.
-        torch.bitwise_and(self._words, torch.add(self._no_bits, done, alpha=-1), out=self._chosen)
+        ended = torch.where(done, self._every_bit, self._no_bit)
+        torch.bitwise_and(self._words, ended, out=self._chosen)
         totals = self._chosen_values.nansum(1)
         counts = totals.index_select(0, self._counted)
         mean = totals[self._named] / counts  # NaN where there are none: the next line passes by

@@ -374,8 +374,8 @@ class _LinVelFromRotation(DerivedRead):
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         def velocity(rotation: Tensor, vel: Tensor) -> Tensor:
-            parts = rotation * vel.unsqueeze(2)
-            return (parts[:, 0] + parts[:, 1]).add_(parts[:, 2])  # a sum over three is slow
+            x, y, z = (rotation * vel.unsqueeze(2)).unbind(1)
+            return (x + y).add_(z)  # a sum over three is slow
 
         return velocity
 
@@ -447,8 +447,9 @@ class GeomHeight(DerivedRead):
         return height
 
 
-def _norm(rows: Tensor) -> Tensor:
-    return cast("Tensor", torch.linalg.vector_norm(rows, dim=-1))
+def _norm(rows: Tensor) -> Tensor:  # vector_norm takes up to ten times as long
+    x, y, z = rows.square().unbind(-1)
+    return (x + y).add_(z).sqrt_()
 
 
 _AXES = tuple[float, float, float]
@@ -486,9 +487,10 @@ class GeomContact(DerivedRead):
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """One comparison."""
+        margin = torch.tensor(self.margin, dtype=torch.float32, device=device)
 
         def contact(height: Tensor) -> Tensor:
-            return height < self.margin
+            return height < margin
 
         return contact
 

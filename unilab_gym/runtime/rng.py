@@ -2,7 +2,8 @@
 
 A draw is a function of (key of the environment, counter, column)::
 
-    word = mix64(mix64(key + counter * G) + column_key)      # 64 bits, two 24-bit uniforms
+    word = mix64(mix64(key + counter * G) + column_key)      # 64 bits: two uniforms of 24 bits,
+                                                             # or four coarse ones of 16
 
 so consumption never depends on data, and the numbers of environment i do not depend on how many
 environments there are, on the device, or on which other terms exist (normals agree to
@@ -29,6 +30,7 @@ from torch import Tensor
 
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.runtime.carriers import StateRegistry
+from unilab_gym.runtime.rows import zero_columns
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -55,15 +57,30 @@ def mix64(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def _mix64_(x: Tensor, scratch: Tensor) -> Tensor:
-    """The same on an int64 tensor, in place: 11 operations."""
-    for shift, factor in ((30, _MUL_1), (27, _MUL_2), (31, None)):
-        torch.bitwise_right_shift(x, shift, out=scratch)  # arithmetic: mask the sign copies
-        scratch.bitwise_and_((1 << (64 - shift)) - 1)
-        x.bitwise_xor_(scratch)
-        if factor is not None:
-            x.mul_(_signed(factor))
-    return x
+class _Mixer:
+    """`mix64` on int64 tensors.
+
+    Its numbers lie on the device: an operation with a Python number takes up to twice as long.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        def constant(value: int) -> Tensor:
+            return torch.tensor([_signed(value)], device=device)
+
+        self._rounds = [
+            (constant(shift), constant((1 << (64 - shift)) - 1), factor and constant(factor))
+            for shift, factor in ((30, _MUL_1), (27, _MUL_2), (31, None))
+        ]
+
+    def mix_(self, x: Tensor, scratch: Tensor) -> Tensor:
+        """In place: 11 operations."""
+        for shift, low_bits, factor in self._rounds:
+            torch.bitwise_right_shift(x, shift, out=scratch)  # arithmetic: mask the sign copies
+            scratch.bitwise_and_(low_bits)
+            x.bitwise_xor_(scratch)
+            if factor is not None:
+                x.mul_(factor)
+        return x
 
 
 def seed_keys(seed: int, num_envs: int, rank: int = 0) -> list[int]:
@@ -98,7 +115,7 @@ class _Stream:
     name: str
     low: tuple[float, ...]
     high: tuple[float, ...]
-    normal: bool = False
+    kind: str = "fine"
     start: int = 0
     values: Tensor | None = None
 
@@ -108,21 +125,27 @@ class _Stream:
 
     @property
     def words(self) -> int:
-        """64-bit words: each gives two numbers."""
-        return (self.width + 1) // 2
+        """64-bit words: each gives two numbers, or four coarse ones."""
+        return -(-self.width // _NUMBERS[self.kind])
+
+
+_NUMBERS = {"coarse": 4, "fine": 2, "normal": 2}
+"""Numbers out of a 64-bit word, by the kind of stream."""
 
 
 class _Block:
     """Columns of one draw and their scratch memory.
 
     Streams that follow the same counter lie side by side, so that picking the counter is an
-    addition with broadcasting; picking columns by index costs ten times as much. A stream of odd
-    width leaves its last half word unused.
+    addition with broadcasting; picking columns by index costs ten times as much. Coarse streams
+    are outside and the normals of both counters meet in the middle, where one transformation
+    serves all. What a stream leaves of its last word is unused.
     """
 
-    def __init__(self, num_envs: int, device: torch.device, counters: int) -> None:
+    def __init__(self, num_envs: int, device: torch.device, counters: int, mixer: _Mixer) -> None:
         self.num_envs = num_envs
         self.device = device
+        self._mixer = mixer
         self.streams: list[list[_Stream]] = [[] for _ in range(counters)]
 
     def add(self, stream: _Stream, counter: int) -> None:
@@ -130,64 +153,86 @@ class _Block:
 
     def build(self) -> None:
         keys: list[int] = []
-        low: list[float] = []
-        span: list[float] = []
+        scale: list[float] = []
+        middle: list[float] = []
         bounds = [0]
+        kinds = list(_NUMBERS)
         for counter, streams in enumerate(self.streams):
-            # The normals of both counters meet in the middle: one transformation serves all.
-            streams.sort(key=lambda stream, first=counter > 0: stream.normal != first)
+            streams.sort(key=lambda stream: kinds.index(stream.kind), reverse=counter > 0)
             for stream in streams:
-                stream.start = 2 * len(keys)
+                stream.start = len(scale)
                 keys += [column_key(stream.name, word) for word in range(stream.words)]
-                if stream.normal:
-                    low += [-_UNIT] * (2 * stream.words)
-                    span += [2.0 * _UNIT] * (2 * stream.words)
-                else:
-                    pad = [0.0] * (stream.width % 2)
-                    low += [*stream.low, *pad]
-                    pairs = zip(stream.low, stream.high, strict=True)
-                    span += [*(top - bottom for bottom, top in pairs), *pad]
+                numbers = _scaling(stream)
+                scale += numbers[0]
+                middle += numbers[1]
             bounds.append(len(keys))
-        self._allocate(keys, low, span, bounds)
-        normals = [s for s in itertools.chain.from_iterable(self.streams) if s.normal]
+        flat = list(itertools.chain.from_iterable(self.streams))
+        self._scale = torch.tensor(scale, dtype=torch.float32, device=self.device)
+        self._middle = torch.tensor(middle, dtype=torch.float32, device=self.device)
+        self._allocate(keys, bounds, flat)
+        normals = [stream for stream in flat if stream.kind == "normal"]
         self.normals = _Normals(self.values, normals) if normals else None
-        for stream in itertools.chain.from_iterable(self.streams):
-            if not stream.normal:
+        for stream in flat:
+            if stream.kind != "normal":
                 stream.values = self.values[:, stream.start : stream.start + stream.width]
 
-    def _allocate(
-        self, keys: list[int], low: list[float], span: list[float], bounds: list[int]
-    ) -> None:
-        n, device = self.num_envs, self.device
-        # A signed 24-bit integer k gives (k / 2^24 + 1/2) in [0, 1), then low + span x that.
-        spans = torch.tensor(span, dtype=torch.float64, device=device)
-        lows = torch.tensor(low, dtype=torch.float64, device=device)
-        self._scale = (spans * 2.0**-24).to(torch.float32)
-        self._middle = (lows + spans / 2).to(torch.float32)
-        self._words = torch.zeros((n, len(keys)), dtype=torch.int64, device=device)
-        self._scratch = torch.zeros_like(self._words)
-        self._halves = self._words.view(torch.int32)
-        # In the memory of the scratch words, which mean nothing by then: what passes the cache
-        # in a step is a third less.
-        self.values = self._scratch.view(torch.float32)
+    def _allocate(self, keys: list[int], bounds: list[int], streams: list[_Stream]) -> None:
+        n, device, width = self.num_envs, self.device, len(keys)
+        self._words = torch.zeros((n, width), dtype=torch.int64, device=device)
+        # Scratch words mean nothing once the numbers are written, and share their memory: what
+        # passes the cache in a step is a third less.
+        memory = torch.zeros(n * len(self._scale), dtype=torch.float32, device=device)
+        self._scratch = memory[: 2 * n * width].view(torch.int64).view(n, width)
+        self.values = memory.view(n, len(self._scale))
         table = torch.tensor(keys, dtype=torch.int64, device=device)
         self._parts = [
             (counter, table[first:last], self._words[:, first:last])
             for counter, (first, last) in enumerate(itertools.pairwise(bounds))
             if last > first
         ]
+        self._runs: list[tuple[Tensor, Tensor]] = []  # (the words' integers, their numbers)
+        word = number = 0
+        for coarse, run in itertools.groupby(streams, lambda s: s.kind == "coarse"):
+            words = sum(stream.words for stream in run)
+            integers = self._words[:, word : word + words].view(
+                torch.int16 if coarse else torch.int32
+            )
+            end = number + integers.shape[1]
+            self._runs.append((integers, self.values[:, number:end]))
+            word, number = word + words, end
+        fine = [integers for integers, _ in self._runs if integers.dtype == torch.int32]
+        self._halves = fine[0] if fine else None
+        self._unused_bits = torch.tensor([8], dtype=torch.int32, device=device)
 
     def draw(self, mixed: tuple[Tensor, ...]) -> None:
         """Fills the block from the first-level words of each counter, `[N, 1]`."""
         for counter, keys, words in self._parts:
             torch.add(mixed[counter], keys, out=words)
-        _mix64_(self._words, self._scratch)
-        torch.bitwise_right_shift(self._halves, 8, out=self._halves)
-        self.values.copy_(self._halves)  # exact; a product that converts takes twice as long
+        self._mixer.mix_(self._words, self._scratch)
+        if self._halves is not None:
+            torch.bitwise_right_shift(self._halves, self._unused_bits, out=self._halves)
+        for integers, numbers in self._runs:
+            numbers.copy_(integers)  # exact; a product that converts takes twice as long
         self.values.mul_(self._scale)
         self.values.add_(self._middle)
         if self.normals is not None:
             self.normals.draw()
+
+
+def _scaling(stream: _Stream) -> tuple[list[float], list[float]]:
+    """Factor and offset of every number that the stream's words give."""
+    unused = _NUMBERS[stream.kind] * stream.words - stream.width
+    if stream.kind == "normal":
+        count = stream.width + unused
+        return [2.0 * _UNIT * 2.0**-24] * count, [0.0] * count
+    pairs = list(zip(stream.low, stream.high, strict=True))
+    spans = [high - low for low, high in pairs] + [0.0] * unused
+    lows = [low for low, _ in pairs] + [0.0] * unused
+    # A signed 24-bit integer k gives (k / 2^24 + 1/2) in [0, 1), then low + span x that; one of 16
+    # bits gives the middle of its interval, so that the mean is right.
+    bits, middle = (16, 0.5 + 2.0**-17) if stream.kind == "coarse" else (24, 0.5)
+    offsets = [low + span * middle for low, span in zip(lows, spans, strict=True)]
+    return [span * 2.0**-bits for span in spans], offsets
 
 
 class _Normals:
@@ -228,14 +273,19 @@ class ManagerRng:
         self.num_envs = num_envs
         self.device = device
         self.keys = torch.zeros((num_envs, 1), dtype=torch.int64, device=device)
-        self.counters = torch.zeros((num_envs, 2), dtype=torch.int64, device=device)
+        rows = zero_columns(num_envs, 2, device, torch.int64)
+        self.counters = rows.t()
         """Column 0: (episode, draw); column 1: (episode + 1, 0)."""
-        self._running, self._following = self.counters.unbind(1)
-        self._mixed = torch.zeros_like(self.counters)
-        self._mixed_columns = (self._mixed[:, :1], self._mixed[:, 1:])
-        self._mixed_scratch = torch.zeros_like(self.counters)
-        self._block = _Block(num_envs, device, counters=2)
-        self._startup = _Block(num_envs, device, counters=1)
+        self._counter_rows = rows
+        self._running, self._following = rows
+        self._mixed, self._mixed_scratch = torch.zeros_like(rows), torch.zeros_like(rows)
+        self._mixed_columns = self._mixed.unsqueeze(2).unbind(0)
+        self._key_row = self.keys.view(-1)
+        constants = torch.tensor([[1], [0], [_EPISODE], [_signed(_GOLDEN)]], device=device)
+        self._one, self._none, self._episode, self._golden = constants
+        self._mixer = _Mixer(device)
+        self._block = _Block(num_envs, device, 2, self._mixer)
+        self._startup = _Block(num_envs, device, 1, self._mixer)
         self._names: set[tuple[str, str]] = set()
         self._built = False
 
@@ -246,6 +296,8 @@ class ManagerRng:
         on: str,
         low: float | Sequence[float] = 0.0,
         high: float | Sequence[float] = 1.0,
+        *,
+        coarse: bool = False,
     ) -> Callable[[], Tensor]:
         """Registers a stream.
 
@@ -256,6 +308,7 @@ class ManagerRng:
             on: "step" draws anew each step, "reset" once per episode, "startup" once per seed.
             low: Lower bound, one for all columns or one for each; scaling is part of the draw.
             high: Upper bound, excluded up to rounding.
+            coarse: 2^16 values instead of 2^24, which is enough for noise: half the words.
 
         Returns:
             A function that returns the `[N, width]` view of the current draw, in [low, high).
@@ -264,7 +317,7 @@ class ManagerRng:
             ConfigError: If the phase is unknown, the name is taken, the bounds are not as many as
                 the columns, or the rng is built.
         """
-        return self._add(name, width, on, low, high, normal=False)
+        return self._add(name, width, on, low, high, "coarse" if coarse else "fine")
 
     def normal(
         self,
@@ -295,7 +348,7 @@ class ManagerRng:
         lowest = deviation if isinstance(deviation, (int, float)) else min(deviation, default=0.0)
         if lowest < 0:
             raise ConfigError(f"random stream {name!r}: negative standard deviation {lowest}")
-        return self._add(name, width, on, mean, deviation, normal=True)
+        return self._add(name, width, on, mean, deviation, "normal")
 
     def _add(
         self,
@@ -304,8 +357,7 @@ class ManagerRng:
         on: str,
         low: float | Sequence[float],
         high: float | Sequence[float],
-        *,
-        normal: bool,
+        kind: str,
     ) -> Callable[[], Tensor]:
         if on not in _PHASES:
             raise ConfigError(f"random stream {name!r}: phase {near(on, _PHASES)}")
@@ -316,13 +368,13 @@ class ManagerRng:
         lows = [float(low)] * width if isinstance(low, (int, float)) else list(low)
         highs = [float(high)] * width if isinstance(high, (int, float)) else list(high)
         if not len(lows) == len(highs) == width:
-            what = ("means", "deviations") if normal else ("lower", "upper bounds")
+            what = ("means", "deviations") if kind == "normal" else ("lower", "upper bounds")
             raise ConfigError(
                 f"random stream {name!r}: {len(lows)} {what[0]} and {len(highs)} {what[1]} for "
                 f"{width} columns"
             )
         self._names.add((name, on))
-        stream = _Stream(name, tuple(lows), tuple(highs), normal)
+        stream = _Stream(name, tuple(lows), tuple(highs), kind)
         if on == "startup":
             self._startup.add(stream, 0)
         else:
@@ -342,28 +394,28 @@ class ManagerRng:
         self._built = True
 
     def _mix_counters(self, counters: Tensor) -> tuple[Tensor, ...]:
-        torch.mul(counters, _signed(_GOLDEN), out=self._mixed)
-        _mix64_(self._mixed.add_(self.keys), self._mixed_scratch)
+        torch.mul(counters, self._golden, out=self._mixed)
+        self._mixer.mix_(self._mixed.add_(self._key_row), self._mixed_scratch)
         return self._mixed_columns
 
     def draw(self) -> None:
         """Fills every step and reset stream from the current counters."""
         if any(self._block.streams):
-            self._block.draw(self._mix_counters(self.counters))
+            self._block.draw(self._mix_counters(self._counter_rows))
 
     def draw_startup(self) -> None:
         """Fills every startup stream; counter (0, 0) of each key."""
         if any(self._startup.streams):
-            self._startup.draw(self._mix_counters(torch.zeros_like(self.counters)))
+            self._startup.draw(self._mix_counters(torch.zeros_like(self._counter_rows)))
 
     def advance(self) -> None:
         """A step of the running episode has begun."""
-        self._running.add_(1)
+        self._running.add_(self._one)
 
     def start_episode(self, mask: Tensor) -> None:
         """Masked rows enter their next episode: (episode + 1, 0)."""
         torch.where(mask, self._following, self._running, out=self._running)
-        self._following.add_(mask, alpha=_EPISODE)
+        self._following.add_(torch.where(mask, self._episode, self._none))
 
     def set_keys(
         self, keys: Sequence[int | None], mask: Tensor | None = None, *, restart: bool = True

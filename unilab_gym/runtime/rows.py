@@ -25,19 +25,20 @@ class RowMask:
         self.rows = rows
         self.column = rows.unsqueeze(1)
         """`[N, 1]`, the same memory."""
-        self._count = count
-        self._second = torch.arange(count, 2 * count, device=device)
-        self._all_bits = torch.full((1,), -1, dtype=torch.int32, device=device)
+        places = torch.arange(2 * count, device=device)
+        self._first, self._second = places[:count], places[count:]
+        self._no_bit, self._every_bit = torch.tensor([[0], [-1]], dtype=torch.int32, device=device)
         self.kept = torch.zeros(count, dtype=torch.int32, device=device)
         """`[N]`: no bit in chosen rows, every bit in the others."""
-        self.index = torch.zeros_like(self._second)
+        self.kept_column = self.kept.unsqueeze(1)
+        self.index = self._second.clone()
         """`[N]` into two blocks of N rows: the first block's where chosen, else the second's."""
         self.refresh()
 
     def refresh(self) -> RowMask:
         """Follows `rows`; 2 operations."""
-        torch.add(self._all_bits, self.rows, out=self.kept)
-        torch.add(self._second, self.rows, alpha=-self._count, out=self.index)
+        torch.where(self.rows, self._no_bit, self._every_bit, out=self.kept)
+        torch.where(self.rows, self._first, self._second, out=self.index)
         return self
 
 

@@ -303,6 +303,8 @@ class BuildContext:
         low: float | Sequence[float] = 0.0,
         high: float | Sequence[float] = 1.0,
         key: str = "",
+        *,
+        coarse: bool = False,
     ) -> Callable[[], Tensor]:
         """A stream of uniforms `[N, width]` in [low, high), keyed by the term being built.
 
@@ -312,8 +314,9 @@ class BuildContext:
             low: Lower bound, one for all columns or one for each.
             high: Upper bound. Bounds cost no operation: scaling is part of the block's draw.
             key: Tells several streams of one term apart.
+            coarse: 2^16 values instead of 2^24 at half the cost; for noise.
         """
-        return self.rng.uniform(self._stream(key), width, on, low, high)
+        return self.rng.uniform(self._stream(key), width, on, low, high, coarse=coarse)
 
     def normal(
         self,

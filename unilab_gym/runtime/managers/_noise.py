@@ -42,7 +42,9 @@ class Draws:
                 if isinstance(cfg, GaussianNoiseCfg):
                     draw = ctx.normal(width, phase, 0.0, cfg.std, key)
                 else:
-                    draw = ctx.uniform(width, phase, cfg.low, cfg.high, key)
+                    # A bias lasts for an episode; noise comes and goes.
+                    coarse = not key
+                    draw = ctx.uniform(width, phase, cfg.low, cfg.high, key, coarse=coarse)
             self._draws.append((column.start, draw))
         self._runs: list[tuple[int, Tensor]] | None = None
 

@@ -86,12 +86,14 @@ class ActionManager:
         columns = [order[name] for spec in specs for name in spec.actuators]
         self._all = columns == list(range(ctx.index.nu))
         self._columns = ctx.tensor(columns, dtype=torch.int64)
-        self._history = ctx.zeros(_ORDERS, self.width, key="history")
-        self._history_words = self._history.view(torch.int32)
+        # One block of contiguous rows per order: slices of one row would slow down who reads them.
+        memory = torch.zeros((_ORDERS, ctx.num_envs, self.width), device=ctx.device)
+        ctx.state.add_rows(ctx.owner, "history", memory.transpose(0, 1))
+        self._past, self._words = memory.unbind(0), memory.view(torch.int32)
         self._target = self.ctrl if self._all else ctx.scratch(self.width, key="target")
-        self._orders = 1
+        self.use_orders(1)
         for order_ in range(_ORDERS):
-            ctx.frame.provide(Action(order_), self._history[:, order_])
+            ctx.frame.provide(Action(order_), self._past[order_])
         self._relative = self._bind_relative(ctx)
         self._lags = Lags()
         with ctx.owned("actions"):
@@ -125,23 +127,24 @@ class ActionManager:
         if not any(delay.high for delay in delays.values()):
             return None
         widths = [len(spec.joints) for spec in self.specs.values()]
-        current = self._history[:, 0]
-        return DelayLine(ctx, widths, list(delays.values()), self._lags, columns, current)
+        delays_of = list(delays.values())
+        return DelayLine(ctx, widths, delays_of, self._lags, columns, self._past[0])
 
     def use_orders(self, count: int) -> None:
         """How many past actions anybody reads; older ones are not kept."""
         self._orders = max(1, count)
+        self._kept_words = self._words[: self._orders]
 
     @property
     def action(self) -> Tensor:
         """This step's clamped action `[N, A]`."""
-        return self._history[:, 0]
+        return self._past[0]
 
     def process(self, action: Tensor) -> None:
         """Takes a raw action `[N, A]` and writes the controls."""
         for order in range(self._orders - 1, 0, -1):
-            self._history[:, order].copy_(self._history[:, order - 1])
-        current = self._history[:, 0]
+            self._past[order].copy_(self._past[order - 1])
+        current = self._past[0]
         bound = self._uniform_box
         if bound is None:
             torch.nan_to_num(action, nan=0.0, out=current)
@@ -172,7 +175,7 @@ class ActionManager:
 
     def reset(self, rows: RowMask) -> None:
         """The chosen rows forget their past actions and draw their latency."""
-        self._history_words[:, : self._orders].bitwise_and_(rows.kept.view(-1, 1, 1))
+        self._kept_words.bitwise_and_(rows.kept_column)
         if self._line is not None:
             self._line.clear(rows.column)
             if self._lags.reset(rows.rows):
