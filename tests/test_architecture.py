@@ -43,6 +43,7 @@ TERMS_REST_ON = {
     "event_term",
     "curriculum_term",
     "recorder_term",
+    "rows",
 }
 """What `mdp` and `motion.command` may know of the runtime."""
 

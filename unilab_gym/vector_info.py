@@ -27,7 +27,7 @@ def step_info(log: EpisodeLog, done: Tensor, final_obs: Any) -> dict[str, Any]:
     """
     # Two copies, cut into rows that do not overlap: each result can be overwritten. A clone, as
     # `contiguous` copies nothing where there is one environment.
-    columns = log.packed.t().clone(memory_format=torch.contiguous_format).unbind(0)
+    columns = log.packed_rows.clone(memory_format=torch.contiguous_format).unbind(0)
     wanted = (len(columns) + _OWN_MASKS, *done.shape)
     masks = iter(done.expand(wanted).clone(memory_format=torch.contiguous_format).unbind(0))
     values = dict(zip(log.names, columns, strict=True))

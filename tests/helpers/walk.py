@@ -21,6 +21,8 @@ SCRATCH = (
     *("env._ended", "env._waiting", "env._chosen", "rt.faulty", "rt.void"),  # forms of masks
     *(".fresh", "._frame", "._at_step", "._at_reset", "._moves", "._source"),  # frames on their way
     "log._chosen",
+    *("._whole", "._views"),  # what a `Cut` saw last
+    "events._always",  # a constant
 )
 """Memory that means nothing outside a call, by the end of its path or a part of it."""
 

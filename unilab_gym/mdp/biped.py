@@ -87,7 +87,7 @@ class BipedGait(CommandTerm):
 
     def reset(self, mask: Tensor, frame: TermFrame) -> None:
         """Draws a phase for the new episode; other rows keep theirs."""
-        drawn = (self._uniform()[:, 0] + self._legs).frac_()
+        drawn = (self._uniform().t() + self._legs).frac_()
         torch.where(mask, drawn, self._phase_0, out=self._phase_0)
         drawn.masked_fill_(self._standing(frame), 0.0)
         torch.where(mask, drawn, self._phase, out=self._phase)

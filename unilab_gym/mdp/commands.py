@@ -14,6 +14,7 @@ from unilab_gym.model_index import ModelIndex
 from unilab_gym.runtime.command_term import CommandTerm, StepTimer
 from unilab_gym.runtime.curriculum_term import Range, RangedDraw
 from unilab_gym.runtime.reads import Command, EpisodeStep, RootQuat
+from unilab_gym.runtime.rows import Cut
 from unilab_gym.runtime.term import BuildContext, TermFrame, term
 
 _RANGE = tuple[float, float]
@@ -88,6 +89,7 @@ class UniformVelocityCommand(CommandTerm):
         self._standing = standing_fraction if moved is None else moved
         self._may_stand = moved is not None or standing_fraction > 0.0
         self._draw = RangedDraw(ctx, ranges, ("step", "reset"))
+        self._cuts = {phase: Cut(_velocity_and_share) for phase in ("step", "reset")}
         self._timer = StepTimer(ctx, resampling_s)
         self.value = ctx.columns(3, key="value")
         self._columns = self.value.t()
@@ -99,10 +101,10 @@ class UniformVelocityCommand(CommandTerm):
             )
 
     def _resample(self, mask: Tensor, phase: str) -> None:
-        draw = self._draw(phase).t()
-        fresh, moves = draw[:3], None
+        fresh, stay = self._cuts[phase](self._draw(phase))
+        moves = None
         if self._may_stand:
-            moves = draw[3] >= self._standing
+            moves = stay >= self._standing
             fresh = torch.mul(fresh, moves, out=self._moving)
         torch.where(mask, fresh, self._columns, out=self._columns)
         if self._heading is not None:
@@ -120,6 +122,10 @@ class UniformVelocityCommand(CommandTerm):
         self._resample(self._timer.advance(), "step")
         if self._heading is not None:
             self._heading.steer(self.value[:, 2], frame[RootQuat()])
+
+
+def _velocity_and_share(draw: Tensor) -> tuple[Tensor, ...]:  # [3, N] and [N]
+    return draw.t()[:3], draw[:, 3]
 
 
 class _Heading:
@@ -166,6 +172,14 @@ def _gait_reads(params: Mapping[str, Any]) -> tuple[Command | EpisodeStep, ...]:
     return (EpisodeStep(), Command(params["command"]))
 
 
+class _GaitColumns:
+    """A gait's outputs, a column of every environment in a row: `[4, N]`."""
+
+    def __init__(self, value: Tensor, stance: Tensor) -> None:
+        self.value, self.stance = value, stance
+        self.sin, self.cos = value[0::2], value[1::2]
+
+
 @term(reads=_gait_reads, width=4)
 class TrotGait(CommandTerm):
     """A clock per environment for two diagonal pairs of legs.
@@ -207,11 +221,10 @@ class TrotGait(CommandTerm):
         self.parts = {"stance": stance}
         # Everything is computed a column `[N]` at a time.
         self._phase_0 = ctx.columns(4, key="phase_0").t()  # of each leg, at the reset
-        self._shown = (self.value.t(), stance.t())
-        self._fresh = (
-            ctx.scratch_columns(4, key="fresh_value").t(),
-            ctx.scratch_columns(4, torch.bool, key="fresh_stance").t(),
-        )
+        fresh = ctx.scratch_columns(4, key="fresh_value")
+        fresh_stance = ctx.scratch_columns(4, torch.bool, key="fresh_stance")
+        self._shown = _GaitColumns(self.value.t(), stance.t())
+        self._fresh = _GaitColumns(fresh.t(), fresh_stance.t())
 
     @classmethod
     def describe(
@@ -233,25 +246,26 @@ class TrotGait(CommandTerm):
     def _still(self, frame: TermFrame) -> Tensor:  # [N] bool
         return frame[Command(self._command)].square().sum(-1) < self._standing_sq
 
-    def _write(self, phase: Tensor, still: Tensor, value: Tensor, stance: Tensor) -> None:
-        """Outputs `[4, N]` of the legs' phases `[4, N]`, in periods from 0 to 1."""
-        torch.lt(phase, self._stance_share, out=stance)
-        stance.logical_or_(still)
+    def _write(self, phase: Tensor, still: Tensor, out: _GaitColumns) -> None:
+        """Outputs of the legs' phases `[4, N]`, in periods from 0 to 1."""
+        torch.lt(phase, self._stance_share, out=out.stance)
+        out.stance.logical_or_(still)
         angle = phase[:2] * self._turn  # FL stands for FL and RR, FR for FR and RL
-        torch.sin(angle, out=value[0::2])
-        torch.cos(angle, out=value[1::2])
-        value.masked_fill_(still, 0.0)
+        torch.sin(angle, out=out.sin)
+        torch.cos(angle, out=out.cos)
+        out.value.masked_fill_(still, 0.0)
 
     def reset(self, mask: Tensor, frame: TermFrame) -> None:
         """Draws a phase for the new episode; rows outside the mask keep what they show."""
-        phase = (self._uniform()[:, 0] + self._legs).frac_()
-        self._write(phase, self._still(frame), *self._fresh)
+        phase = (self._uniform().t() + self._legs).frac_()
+        fresh, shown = self._fresh, self._shown
+        self._write(phase, self._still(frame), fresh)
         torch.where(mask, phase, self._phase_0, out=self._phase_0)
-        for current, fresh in zip(self._shown, self._fresh, strict=True):
-            torch.where(mask, fresh, current, out=current)
+        torch.where(mask, fresh.value, shown.value, out=shown.value)
+        torch.where(mask, fresh.stance, shown.stance, out=shown.stance)
 
     def update(self, frame: TermFrame) -> None:
         """Moves the clock to this boundary."""
         elapsed = frame[EpisodeStep()] * self._rate
         phase = (elapsed + self._phase_0).frac_()
-        self._write(phase, self._still(frame), *self._shown)
+        self._write(phase, self._still(frame), self._shown)

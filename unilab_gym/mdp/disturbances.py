@@ -10,6 +10,7 @@ from unilab_gym.errors import ConfigError
 from unilab_gym.mdp.distributions import Bounds, check_range, match_bodies
 from unilab_gym.runtime.curriculum_term import Range, RangedDraw
 from unilab_gym.runtime.event_term import IntervalEvent
+from unilab_gym.runtime.rows import Cut
 from unilab_gym.runtime.term import BuildContext
 
 
@@ -41,13 +42,15 @@ class PushRoot(IntervalEvent):
         if ang_vel is not None:
             ranges.append(Range("ang_vel", *check_range("ang_vel", ang_vel), 3))
         self.dofs = tuple(range(sum(item.width for item in ranges)))
+        self._target = Cut(lambda delta: (delta[:, : len(self.dofs)],))
+        self._rows = Cut(lambda due: (due.unsqueeze(1),))
         self._draw = RangedDraw(ctx, ranges, ("step",))
 
     def apply(self, payload: TensorIntervalPayload, due: Tensor) -> None:
         """Stages the shove where it is due."""
         assert payload.qvel_delta is not None
-        target = payload.qvel_delta[:, : len(self.dofs)]
-        torch.mul(self._draw("step"), due.unsqueeze(1), out=target)
+        (target,), (due,) = self._target(payload.qvel_delta), self._rows(due)
+        torch.mul(self._draw("step"), due, out=target)
 
 
 class ApplyBodyWrench(IntervalEvent):

@@ -25,6 +25,7 @@ from unilab_gym.mdp.randomization import (
 )
 from unilab_gym.runtime.curriculum_term import Range, RangedDraw
 from unilab_gym.runtime.event_term import ResetEvent
+from unilab_gym.runtime.rows import Cut
 from unilab_gym.runtime.term import BuildContext
 
 __all__ = [
@@ -81,11 +82,15 @@ class ResetRootUniform(ResetEvent):
             Range("ang_vel", *check_range("ang_vel", ang_vel), 3),
         ]
         self._draw = RangedDraw(ctx, ranges, ("reset",))
+        self._drawn = Cut(lambda draw: (draw[:, :2], draw[:, 2], draw[:, 3:]))
+        self._qpos = Cut(lambda qpos: (qpos[:, :2], qpos[:, 3], qpos[:, 6]))
+        self._qvel = Cut(lambda qvel: (qvel[:, :6],))
 
     def apply(self, payload: TensorResetRandomizationPayload) -> None:
         """Writes position, orientation and velocities of the root."""
-        draw = self._draw("reset")
-        payload.qpos[:, :2].copy_(draw[:, :2])
-        torch.cos(draw[:, 2], out=payload.qpos[:, 3])
-        torch.sin(draw[:, 2], out=payload.qpos[:, 6])
-        payload.qvel[:, :6].copy_(draw[:, 3:])
+        xy, half_yaw, velocities = self._drawn(self._draw("reset"))
+        place, cos, sin = self._qpos(payload.qpos)
+        place.copy_(xy)
+        torch.cos(half_yaw, out=cos)
+        torch.sin(half_yaw, out=sin)
+        self._qvel(payload.qvel)[0].copy_(velocities)

@@ -10,6 +10,7 @@ from torch import Tensor
 from unilab_gym.backends.base import TensorResetRandomizationPayload
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.frame import TermFrame
+from unilab_gym.runtime.rows import Cut
 from unilab_gym.runtime.term import BuildContext
 
 
@@ -53,10 +54,15 @@ class CommandTerm:
         raise NotImplementedError(type(self).__name__)
 
 
+def _first_column(draw: Tensor) -> tuple[Tensor, ...]:
+    return (draw[:, 0],)
+
+
 class StepTimer:
     """Counts whole control steps down to the next event of each row.
 
-    Float32 holds whole numbers here, so a period of 1.0 s at 0.02 s is exactly 50 steps.
+    An event is due when nothing is left: a drawn period between two whole numbers counts as the
+    higher one. Float32 subtracts 1 exactly here, so a period of 1.0 s at 0.02 s is 50 steps.
     """
 
     def __init__(
@@ -94,17 +100,19 @@ class StepTimer:
         self._one, self._zero = ctx.tensor([[1.0], [0.0]])
         self._every_due = self._due.expand(ctx.num_envs)
         self._uniform: dict[str, Callable[[], Tensor]] = {}
-        if self._fixed is None:  # floor of [first, last + 1), short of rounding up to last + 1
+        self._steps = {"step": Cut(_first_column), "reset": Cut(_first_column)}
+        if self._fixed is None:  # in (first - 1, last], each whole number above it equally likely
             self._uniform = {
-                phase: ctx.uniform(1, phase, first, last + 0.999, key)
-                for phase in ("step", "reset")
+                phase: ctx.uniform(1, phase, first - 0.999, last, key) for phase in self._steps
             }
 
     def _restart(self, mask: Tensor, phase: str) -> None:
         if self._fixed is not None:
             torch.where(mask, self._fixed, self.left, out=self.left)
         else:
-            steps = self._uniform[phase]()[: self.left.shape[0], 0].floor()
+            (steps,) = self._steps[phase](self._uniform[phase]())
+            if self._shared:
+                steps = steps[:1]
             torch.where(mask, steps, self.left, out=self.left)
 
     def advance(self) -> Tensor:

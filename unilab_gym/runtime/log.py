@@ -68,6 +68,7 @@ class EpisodeLog:
         self._chosen_values = self._chosen.view(torch.float32)
         self.packed = packed[:, first:-1]
         """The named columns of this step's boundary, for every row `[N, L]`."""
+        self.packed_rows = self.packed.t()
         # A mean divides by the number of rows that have a figure: that column's total.
         counted = [0] * len(metrics.names) + [first + count] * (count - len(metrics.names))
         self._counted = ctx.tensor(counted, dtype=torch.int64)
@@ -81,7 +82,9 @@ class EpisodeLog:
         }
         for name, number in self._aliases.items():
             ctx.frame.provide(LogValue(name), self._held[number])
-        self._named = slice(first, first + count)
+        self._totals, self._none = ctx.tensor([0.0] * packed.shape[1]), ctx.tensor([0.0])
+        self._named_totals = self._totals[first : first + count]
+        self._ended_total = self._totals[-1]
         self._no_bit, self._every_bit = ctx.tensor([[0], [-1]], dtype=torch.int32)
 
     def compute(self, done: Tensor) -> None:
@@ -96,11 +99,11 @@ class EpisodeLog:
         # An AND with the bits of ended rows: a float times 0 would keep NaN.
         ended = torch.where(done, self._every_bit, self._no_bit)
         torch.bitwise_and(self._words, ended, out=self._chosen)
-        totals = self._chosen_values.nansum(1)
-        counts = totals.index_select(0, self._counted)
-        mean = totals[self._named] / counts  # NaN where there are none: the next line passes by
-        torch.where(counts > 0, mean, self._means, out=self._means)
-        self._ended.copy_(totals[-1])
+        torch.nansum(self._chosen_values, 1, out=self._totals)
+        counts = self._totals.index_select(0, self._counted)
+        mean = self._named_totals / counts  # NaN where there are none: the next line passes by
+        torch.where(counts > self._none, mean, self._means, out=self._means)
+        self._ended.copy_(self._ended_total)
 
     def values(self) -> dict[str, Tensor]:
         """A new dict of 0-d tensors that nothing will change."""

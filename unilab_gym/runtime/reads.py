@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -427,7 +427,7 @@ class GeomHeight(DerivedRead):
         """One subtraction for spheres, five operations for boxes, eight with discs."""
         parts = [_minkowski_parts(info) for info in self._infos(index)]
         radius = torch.tensor([part[0] for part in parts], dtype=torch.float32, device=device)
-        halves = radius.new_tensor([part[1] for part in parts]).flatten()
+        halves = radius.new_tensor([part[1] for part in parts])
         discs = [number for number, part in enumerate(parts) if any(part[2])]
         first, last = (discs[0], discs[-1] + 1) if discs else (0, 0)
         scales = radius.new_tensor([part[2] for part in parts[first:last]])
@@ -436,12 +436,10 @@ class GeomHeight(DerivedRead):
             low = pos[..., 2] - radius
             if up is None:
                 return low
-            segments = up.flatten(1).abs().mul_(halves)  # [N, 3 K]: long rows are fast
-            for axis in range(3):  # and sums over three entries are slow
-                low.sub_(segments[:, axis::3])
+            for extent in up.abs().mul_(halves).unbind(2):  # a sum over three entries is slow
+                low.sub_(extent)
             if discs:
-                scaled = up[:, first:last] * scales
-                low[:, first:last].sub_(_norm(scaled))
+                low[:, first:last].sub_(_norm(up[:, first:last] * scales))
             return low
 
         return height
@@ -487,7 +485,7 @@ class GeomContact(DerivedRead):
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """One comparison."""
-        margin = torch.tensor(self.margin, dtype=torch.float32, device=device)
+        margin = torch.full((), self.margin, dtype=torch.float32, device=device)
 
         def contact(height: Tensor) -> Tensor:
             return height < margin

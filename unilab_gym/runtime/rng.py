@@ -131,6 +131,8 @@ class _Stream:
 
 _NUMBERS = {"coarse": 4, "fine": 2, "normal": 2}
 """Numbers out of a 64-bit word, by the kind of stream."""
+_GRID = {"coarse": 2.0**-16, "fine": 2.0**-24, "normal": 2.0**-24}
+"""Distance of neighbouring values in [0, 1)."""
 
 
 class _Block:
@@ -167,17 +169,22 @@ class _Block:
                 middle += numbers[1]
             bounds.append(len(keys))
         flat = list(itertools.chain.from_iterable(self.streams))
-        self._scale = torch.tensor(scale, dtype=torch.float32, device=self.device)
-        self._middle = torch.tensor(middle, dtype=torch.float32, device=self.device)
-        self._allocate(keys, bounds, flat)
+        self._allocate(keys, (scale, middle), bounds, flat)
         normals = [stream for stream in flat if stream.kind == "normal"]
         self.normals = _Normals(self.values, normals) if normals else None
         for stream in flat:
             if stream.kind != "normal":
                 stream.values = self.values[:, stream.start : stream.start + stream.width]
 
-    def _allocate(self, keys: list[int], bounds: list[int], streams: list[_Stream]) -> None:
+    def _allocate(
+        self,
+        keys: list[int],
+        scaling: tuple[list[float], list[float]],
+        bounds: list[int],
+        streams: list[_Stream],
+    ) -> None:
         n, device, width = self.num_envs, self.device, len(keys)
+        self._scale, self._middle = torch.tensor(scaling, dtype=torch.float32, device=device)
         self._words = torch.zeros((n, width), dtype=torch.int64, device=device)
         # Scratch words mean nothing once the numbers are written, and share their memory: what
         # passes the cache in a step is a third less.
@@ -222,17 +229,18 @@ class _Block:
 def _scaling(stream: _Stream) -> tuple[list[float], list[float]]:
     """Factor and offset of every number that the stream's words give."""
     unused = _NUMBERS[stream.kind] * stream.words - stream.width
+    grid = _GRID[stream.kind]
     if stream.kind == "normal":
         count = stream.width + unused
-        return [2.0 * _UNIT * 2.0**-24] * count, [0.0] * count
+        return [2.0 * _UNIT * grid] * count, [0.0] * count
     pairs = list(zip(stream.low, stream.high, strict=True))
     spans = [high - low for low, high in pairs] + [0.0] * unused
     lows = [low for low, _ in pairs] + [0.0] * unused
     # A signed 24-bit integer k gives (k / 2^24 + 1/2) in [0, 1), then low + span x that; one of 16
     # bits gives the middle of its interval, so that the mean is right.
-    bits, middle = (16, 0.5 + 2.0**-17) if stream.kind == "coarse" else (24, 0.5)
+    middle = 0.5 + grid / 2 if stream.kind == "coarse" else 0.5
     offsets = [low + span * middle for low, span in zip(lows, spans, strict=True)]
-    return [span * 2.0**-bits for span in spans], offsets
+    return [span * grid for span in spans], offsets
 
 
 class _Normals:

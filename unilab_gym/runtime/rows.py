@@ -8,6 +8,8 @@ take about a fifth of the time of `masked_fill_` and `where` with a mask that is
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -30,7 +32,8 @@ class RowMask:
         self._no_bit, self._every_bit = torch.tensor([[0], [-1]], dtype=torch.int32, device=device)
         self.kept = torch.zeros(count, dtype=torch.int32, device=device)
         """`[N]`: no bit in chosen rows, every bit in the others."""
-        self.kept_column = self.kept.unsqueeze(1)
+        self.kept_block = self.kept.view(-1, 1, 1)
+        """`[N, 1, 1]`, the same memory."""
         self.index = self._second.clone()
         """`[N]` into two blocks of N rows: the first block's where chosen, else the second's."""
         self.refresh()
@@ -40,6 +43,26 @@ class RowMask:
         torch.where(self.rows, self._no_bit, self._every_bit, out=self.kept)
         torch.where(self.rows, self._first, self._second, out=self.index)
         return self
+
+
+class Cut:
+    """Views of a tensor that is the same one in most steps: cut once, not in every step.
+
+    Args:
+        cut: Makes the views.
+    """
+
+    def __init__(self, cut: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
+        """Has seen nothing yet."""
+        self._cut = cut
+        self._whole: Tensor | None = None
+        self._views: tuple[Tensor, ...] = ()
+
+    def __call__(self, whole: Tensor) -> tuple[Tensor, ...]:
+        """The views of this tensor."""
+        if whole is not self._whole:
+            self._whole, self._views = whole, self._cut(whole)
+        return self._views
 
 
 def zero_columns(

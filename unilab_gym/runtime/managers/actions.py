@@ -88,8 +88,8 @@ class ActionManager:
         self._columns = ctx.tensor(columns, dtype=torch.int64)
         # One block of contiguous rows per order: slices of one row would slow down who reads them.
         memory = torch.zeros((_ORDERS, ctx.num_envs, self.width), device=ctx.device)
-        ctx.state.add_rows(ctx.owner, "history", memory.transpose(0, 1))
-        self._past, self._words = memory.unbind(0), memory.view(torch.int32)
+        self._history = ctx.state.add_rows(ctx.owner, "history", memory.transpose(0, 1))
+        self._past = memory.unbind(0)
         self._target = self.ctrl if self._all else ctx.scratch(self.width, key="target")
         self.use_orders(1)
         for order_ in range(_ORDERS):
@@ -133,7 +133,7 @@ class ActionManager:
     def use_orders(self, count: int) -> None:
         """How many past actions anybody reads; older ones are not kept."""
         self._orders = max(1, count)
-        self._kept_words = self._words[: self._orders]
+        self._history_words = self._history[:, : self._orders].view(torch.int32)
 
     @property
     def action(self) -> Tensor:
@@ -175,7 +175,7 @@ class ActionManager:
 
     def reset(self, rows: RowMask) -> None:
         """The chosen rows forget their past actions and draw their latency."""
-        self._kept_words.bitwise_and_(rows.kept_column)
+        self._history_words.bitwise_and_(rows.kept_block)
         if self._line is not None:
             self._line.clear(rows.column)
             if self._lags.reset(rows.rows):

@@ -106,7 +106,7 @@ class EventManager:
         self._default = self.payload.state[:1].clone()
         self.restores = len(self._assigning) < len(self._reset)
         """Whether a reset starts from a fresh copy of the default state: some term may add."""
-        self._true = ctx.tensor(True, torch.bool)
+        self._always = ctx.tensor(True, torch.bool).expand(ctx.num_envs)
         self.interval = self._allocate_interval(ctx)
         self.models.allocate(ctx)
 
@@ -213,9 +213,8 @@ class EventManager:
             spaced.since.add_(1)
         if self.interval is None:
             return
-        always = self._true.expand(self.payload.state.shape[0])
         for event, timer in self._interval:
-            event.apply(self.interval, always if timer is None else timer.advance())
+            event.apply(self.interval, self._always if timer is None else timer.advance())
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows restart their countdowns; what was staged is an episode carrier."""

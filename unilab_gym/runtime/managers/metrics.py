@@ -9,7 +9,7 @@ from torch import Tensor
 
 from unilab_gym.config import MetricTermCfg
 from unilab_gym.errors import ConfigError
-from unilab_gym.runtime.rows import RowMask
+from unilab_gym.runtime.rows import Cut, RowMask
 from unilab_gym.runtime.term import BuildContext, bind_term, check_idle, check_value
 
 _REDUCTIONS = ("mean", "sum", "max", "last")
@@ -52,7 +52,10 @@ class MetricsManager:
         self._one = ctx.scratch(key="one").fill_(1.0)
         self.step_values = self._block[:, 1:]
         """Values of this step `[N, M]`; 0 in faulty rows, where they do not count."""
+        self._reduced = Cut(lambda out: (out[: 1 + self._means], out[1 + self._means :]))
         self._kept = ctx.carriers.columns(1 + len(ordered), "kept")
+        kept, means = self._kept.t(), 1 + self._means
+        self._counted, self._averaged, self._other = kept[0], kept[:means], kept[means:]
         self._nothing = ctx.tensor(torch.nan)
         self._first = ctx.zeros(1, dtype=torch.bool, key="first")  # a maximum starts anew
 
@@ -90,10 +93,10 @@ class MetricsManager:
         The first row is 1, and NaN where there was no good step so far; the others are NaN there
         too.
         """
-        kept, means = self._kept.t(), 1 + self._means
-        torch.div(kept[:means], kept[0], out=out[:means])
-        if means <= len(self.names):
-            torch.where(kept[0] > 0, kept[means:], self._nothing, out=out[means:])
+        averages, others = self._reduced(out)
+        torch.div(self._averaged, self._counted, out=averages)
+        if self._means < len(self.names):
+            torch.where(self._counted > 0, self._other, self._nothing, out=others)
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows start anew; the reduced values are episode carriers."""

@@ -22,6 +22,8 @@ without a copy of its own.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -72,6 +74,28 @@ class ObservationTermInfo:
         return slice(self.columns.stop - self.width, self.columns.stop)
 
 
+class _Memory:
+    """Observations of one or several groups, side by side.
+
+    Three blocks of N rows lie one behind the other: what is published, this boundary's frame, and
+    the boundary before any reset. A row of the next block is picked out of two of them, whole.
+    """
+
+    def __init__(self, ctx: BuildContext, width: int) -> None:
+        n = ctx.num_envs
+        memory = torch.zeros((3 * n, width), dtype=torch.float32, device=ctx.device)
+        self.flat, self.frame, self.boundary = memory[:n], memory[n : 2 * n], memory[2 * n :]
+        self._at_step, self._at_reset = memory[: 2 * n], memory[n:]
+
+    def end_step(self, keep: RowMask) -> None:
+        """The frame becomes the boundary's, except in the chosen rows: they keep what they show."""
+        torch.index_select(self._at_step, 0, keep.index, out=self.boundary)
+
+    def end_reset(self, rows: RowMask) -> None:
+        """The chosen rows show the frame, the others the boundary."""
+        torch.index_select(self._at_reset, 0, rows.index, out=self.flat)
+
+
 class _Group:
     """One observation group."""
 
@@ -118,15 +142,33 @@ class _Group:
             self._corruption = self._corrupted(ctx)
             self._bind_clip_and_scale(ctx)
 
-    def finish(self, ctx: BuildContext, lags: Lags, source: _Group | None) -> None:
+    def lay_out(self) -> int:
+        """Settles the shape; returns the numbers per environment."""
+        width = sum(term.width for term in self.terms)
+        if self.cfg.flatten:
+            self._parts = [Block(term.width, max(term.history, 1)) for term in self.terms]
+        else:
+            self._parts = [Block(width, self.terms[0].history)]
+        total = sum(block.width * block.frames for block in self._parts)
+        self.shape: tuple[int, ...] = (total,)
+        if not self.cfg.flatten:
+            self.shape = (self._parts[0].frames, width)
+        return total
+
+    def finish(
+        self, ctx: BuildContext, lags: Lags, memory: _Memory, start: int, source: _Group | None
+    ) -> None:
         """Allocates what the group needs; what no term asks for is not there.
 
         Args:
             ctx: The build context.
             lags: Drawn latencies, built.
+            memory: Where its observations lie.
+            start: Its first column there.
             source: A clean group whose frame starts with this one's values, or None.
         """
         with ctx.owned(f"observations/{self.name}"):
+            self._place(ctx, memory, slice(start, start + math.prod(self.shape)))
             self._allocate(ctx, lags)
         width = sum(term.width for term in self.terms)
         self._source = None
@@ -134,16 +176,9 @@ class _Group:
             self._source = source.fresh[:, :width]
 
     def _allocate(self, ctx: BuildContext, lags: Lags) -> None:
-        widths = [term.width for term in self.terms]
+        blocks, widths = self._parts, [term.width for term in self.terms]
         delayed = any(term.delay.high for term in self.terms)
-        if self.cfg.flatten:
-            blocks = [Block(term.width, max(term.history, 1)) for term in self.terms]
-            self.shape: tuple[int, ...] = (sum(block.width * block.frames for block in blocks),)
-        else:
-            blocks = [Block(sum(widths), self.terms[0].history)]
-            self.shape = (blocks[0].frames, blocks[0].width)
         stacked = any(block.frames > 1 for block in blocks)
-        self._blocks(ctx, sum(b.width * b.frames for b in blocks))
         # Where this boundary's values go: straight into the frame where nothing follows.
         apart = stacked or delayed
         self.fresh = ctx.scratch(sum(widths), key="fresh") if apart else self._frame
@@ -157,17 +192,16 @@ class _Group:
                 ctx, blocks, source, "history", self._flat, first=self.fresh, scratch=self._frame
             )
 
-    def _blocks(self, ctx: BuildContext, width: int) -> None:
-        """Allocates the group's memory."""
+    def _place(self, ctx: BuildContext, memory: _Memory, columns: slice) -> None:
+        """Cuts the group's columns out of the memory."""
         n, name = ctx.num_envs, self.name
-        memory = torch.zeros((3 * n, width), dtype=torch.float32, device=ctx.device)
-        self._flat, self._frame, self._boundary = memory[:n], memory[n : 2 * n], memory[2 * n :]
-        self._at_step, self._at_reset = memory[: 2 * n], memory[n:]
+        self._flat, self._frame = memory.flat[:, columns], memory.frame[:, columns]
+        boundary = memory.boundary[:, columns]
         ctx.state.add_rows(ctx.owner, "buffer", self._flat)
-        ctx.state.add_rows("env", f"final_obs/{name}", self._boundary)
+        ctx.state.add_rows("env", f"final_obs/{name}", boundary)
         ctx.state.add_scratch(ctx.owner, "frame", self._frame)
         self.buffer = self._flat.view(n, *self.shape)
-        self.boundary = self._boundary.view(n, *self.shape)
+        self.boundary = boundary.view(n, *self.shape)
 
     def _corrupted(self, ctx: BuildContext) -> Corruption | None:
         columns: dict[str, list[Column]] = {"noise": [], "bias": []}
@@ -234,16 +268,15 @@ class _Group:
             self._corruption.add_bias(self.fresh)
 
     def observe(self, values: Mapping[str, Tensor], keep: RowMask) -> None:
-        """Takes a frame in, except in the chosen rows."""
+        """Makes this boundary's frame; the chosen rows take nothing in."""
         self._fresh(values, "step")
         if self._line is not None:
             self._line.push(keep.column)
         if self._history is not None:
             self._history.pushed()
-        torch.index_select(self._at_step, 0, keep.index, out=self._boundary)
 
     def observe_reset(self, values: Mapping[str, Tensor], rows: RowMask) -> None:
-        """The chosen rows forget and start with this frame."""
+        """Makes the frame after a reset; the chosen rows forget and start with it."""
         self._fresh(values, "reset")
         if self._line is not None:
             self._line.fill(rows.column)
@@ -251,15 +284,6 @@ class _Group:
             self._history.filled()
         elif self._line is not None:
             self._frame.copy_(self.fresh)
-        torch.index_select(self._at_reset, 0, rows.index, out=self._flat)
-
-    def publish(self) -> None:
-        """The boundary's observation becomes the group's, where no reset follows."""
-        self._flat.copy_(self._boundary)
-
-    def recall(self) -> None:
-        """The group's observation becomes the boundary's, where no step came before."""
-        self._boundary.copy_(self._flat)
 
     def reset(self, mask: Tensor) -> None:
         """Masked rows draw what an episode keeps."""
@@ -284,6 +308,7 @@ class ObservationManager:
         """
         self._terms: dict[str, BoundTerm] = {}
         self._groups: dict[str, _Group] = {}
+        self._memories: list[_Memory] = []
         self._lags = Lags()
         for group_name, cfg in groups.items():
             if not cfg.terms:
@@ -306,15 +331,23 @@ class ObservationManager:
 
     def _finish(self, ctx: BuildContext) -> list[_Group]:
         """Allocates every group; returns them with sources before those that follow them."""
-        order: list[_Group] = []
+        order = sorted(self._groups.values(), key=lambda g: (not g.clean, -len(g.keys)))
         sources: list[_Group] = []
-        groups = self._groups.values()
-        for group in sorted(groups, key=lambda g: (not g.clean, -len(g.keys))):
+        families: dict[str, list[_Group]] = {}
+        for group in order:
             source = next((other for other in sources if group.starts_like(other)), None)
-            group.finish(ctx, self._lags, source)
-            order.append(group)
+            families.setdefault((source or group).name, []).append(group)
             if group.clean and source is None:
                 sources.append(group)
+        # A source and those that follow it lie in one memory, whose rows are picked at once.
+        for members in families.values():
+            widths = [group.lay_out() for group in members]
+            memory = _Memory(ctx, sum(widths))
+            self._memories.append(memory)
+            starts = itertools.accumulate(widths[:-1], initial=0)
+            for group, start in zip(members, starts, strict=True):
+                source = None if group is members[0] else members[0]
+                group.finish(ctx, self._lags, memory, start, source)
         return order
 
     @property
@@ -359,22 +392,26 @@ class ObservationManager:
         values = self._values()
         for group in self._order:
             group.observe(values, keep)
+        for memory in self._memories:
+            memory.end_step(keep)
 
     def compute_reset(self, rows: RowMask) -> None:
         """Observes the boundary after a reset in the chosen rows; `buffers` are complete then."""
         values = self._values()
         for group in self._order:
             group.observe_reset(values, rows)
+        for memory in self._memories:
+            memory.end_reset(rows)
 
     def publish(self) -> None:
         """Shows the boundary's observations as they are, where no reset follows."""
-        for group in self._order:
-            group.publish()
+        for memory in self._memories:
+            memory.flat.copy_(memory.boundary)
 
     def recall(self) -> None:
         """Before a reset that does not follow a step: its other rows keep what they show."""
-        for group in self._order:
-            group.recall()
+        for memory in self._memories:
+            memory.boundary.copy_(memory.flat)
 
     def reset(self, mask: Tensor) -> None:
         """Resets terms with state, and draws what an episode keeps: bias and latencies."""

@@ -52,13 +52,15 @@ class RewardManager:
         self._moved = [(weight, columns[name]) for name, weight in moved.items()]
         self.values = ctx.columns(len(active), key="values")
         """Unweighted values of this step."""
-        self._step = ctx.columns(len(active), key="step")  # weight x value x dt
+        # weight x value x dt of every term, their sum, 1 step
+        step = ctx.columns(len(active) + 2, key="step")
+        self._step = step[:, : len(active)]
         # Terms are rows of the memory: they lie together.
         self._value_rows, self._step_rows = self.values.t(), self._step.t()
-        self._step_words = self._step_rows.view(torch.int32)
+        self._words = step.t()[:-1].view(torch.int32)
         self.sums = ctx.carriers.columns(len(active), "sums")
         """Sum of weight x value x dt over the running episode."""
-        self.accrued = ctx.columns(2, key="accrued")
+        self.accrued = step[:, len(active) :]
         """What a step adds to an episode: (reward, 1 step)."""
         self.accrued[:, 1] = 1.0
         self.reward = self.accrued[:, 0]
@@ -89,8 +91,7 @@ class RewardManager:
 
     def finish(self, void: RowMask) -> None:
         """Clears the chosen rows and adds the step to the sums."""
-        self.reward.masked_fill_(void.rows, 0.0)
-        self._step_words.bitwise_and_(void.kept)
+        self._words.bitwise_and_(void.kept)
         self.sums.add_(self._step)
 
     def reset(self, mask: Tensor) -> None:
