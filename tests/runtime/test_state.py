@@ -527,7 +527,7 @@ def test_a_curriculum_goes_on_at_its_stage(tmp_path):
         ({"rewards/sums": None}, "the state lacks rewards/sums$"),
         (
             {"rewards/sums": torch.zeros(3, 2)},
-            r"'rewards/sums' is torch.float32 \(3, 2\); expected torch.float32 \(3, 3\)",
+            r"'rewards/sums' is torch.float32 \(3, 2\); expected torch.float32 \(3, 5\)",
         ),
         ({"rng/keys": torch.zeros(3, 1)}, r"'rng/keys' is torch.float32 .* expected torch.int64"),
         ({"rng/keys": [1, 2, 3]}, "'rng/keys' must be a tensor, got list"),

@@ -61,6 +61,7 @@ class FaultMonitor:
         self._limits = torch.tensor(limits, dtype=torch.float32, device=device).unsqueeze(1)
         numbers = [[int(code)] for code in codes]
         self._codes = torch.tensor(numbers, dtype=torch.int32, device=device)
+        self._fine = torch.zeros_like(self._codes)
         self._action = torch.zeros(num_envs, dtype=torch.float32, device=device)
 
     def register(self, state: StateRegistry) -> None:
@@ -87,8 +88,8 @@ class FaultMonitor:
         """
         worst = state.abs().amax(1)  # a maximum norm would be five times as slow
         checks = torch.stack((self._action, worst, worst, reward.abs()))
-        wrong = (checks < self._limits).logical_not_()
-        torch.sum(wrong * self._codes, 0, dtype=torch.int32, out=self.word)
+        causes = torch.where(checks < self._limits, self._fine, self._codes)
+        torch.sum(causes, 0, dtype=torch.int32, out=self.word)
         self.word.bitwise_or_(engine)
         if ignore is not None:
             self.word.masked_fill_(ignore, 0)

@@ -35,7 +35,7 @@ class EpisodeLog:
     ) -> None:
         """Lays out the columns."""
         self._dt = ctx.control_dt
-        self._rewards, self._metrics = rewards, metrics
+        self._metrics = metrics
         self.names = (
             *(f"metric/{name}" for name in metrics.names),
             *(f"reward/{name}" for name in rewards.names),
@@ -44,14 +44,11 @@ class EpisodeLog:
             *(f"termination/{name}" for name in terminations.names),
             *(f"fault/{bit.name.lower()}" for bit in FaultBit if bit.name),
         )
-        self._own = ctx.carriers.columns(2, "episode")
-        self._own_rows, self._sums = self._own.t(), rewards.sums.t()
+        self._own_rows, self._sums = rewards.episode.t(), rewards.sums.t()
         flags = (terminations.flags, faults.flags, terminations.done.unsqueeze(1))
         self._flags = [flag.t() for flag in flags]
-        self.returns = self._own[:, 0]
-        """Undiscounted return of the running episode `[N]`."""
-        self.length = self._own[:, 1]
-        """Steps since the reset `[N]`: unlike the time limit's counter nobody can set it."""
+        self.returns, self.length = rewards.episode.unbind(1)
+        """Return and steps of the running episode, each `[N]`."""
         # Columns: whether a row has metrics (none: left out), the named ones, whether it ended.
         first = 1 if metrics.names else 0
         count = len(self.names)
@@ -89,7 +86,6 @@ class EpisodeLog:
 
     def compute(self, done: Tensor) -> None:
         """Packs the boundary and reduces the rows that end in this step, `done` `[N]` bool."""
-        self._own.add_(self._rewards.accrued)
         if self._metrics.names:
             self._metrics.episode_values(self._metric_rows)
         torch.div(self._sums, self.length * self._dt, out=self._rate_rows)

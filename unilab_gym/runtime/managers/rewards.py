@@ -58,12 +58,15 @@ class RewardManager:
         # Terms are rows of the memory: they lie together.
         self._value_rows, self._step_rows = self.values.t(), self._step.t()
         self._words = step.t()[:-1].view(torch.int32)
-        self.sums = ctx.carriers.columns(len(active), "sums")
+        self._accrues = step
+        self._accrued = ctx.carriers.columns(len(active) + 2, "sums")
+        self.sums = self._accrued[:, : len(active)]
         """Sum of weight x value x dt over the running episode."""
-        self.accrued = step[:, len(active) :]
-        """What a step adds to an episode: (reward, 1 step)."""
-        self.accrued[:, 1] = 1.0
-        self.reward = self.accrued[:, 0]
+        self.episode = self._accrued[:, len(active) :]
+        """Undiscounted return and steps of the running episode `[N, 2]`; the time limit's counter
+        can be set, this one cannot."""
+        self.reward = step[:, -2]
+        step[:, -1] = 1.0
         half = ctx.scratch_columns(len(active) // 2, key="half")
         self._sum = PairSum(self._step_rows, self.reward, half.t())
         for column, name in enumerate(self.names):
@@ -92,7 +95,7 @@ class RewardManager:
     def finish(self, void: RowMask) -> None:
         """Clears the chosen rows and adds the step to the sums."""
         self._words.bitwise_and_(void.kept)
-        self.sums.add_(self._step)
+        self._accrued.add_(self._accrues)
 
     def reset(self, mask: Tensor) -> None:
         """Resets terms with state; the sums are episode carriers."""
