@@ -5,7 +5,8 @@
     model       randomized fields read back, relative difference
     first       first observation of the same seed, and every reward in the first step
     one_step    one control step from the same float32 states that random actions reach, contact
-                included: the worst of all rows in which `mujoco` itself gives one answer
+                included, solvers converged: the worst of all rows but those at the onset of a
+                contact; and the share of rows that differ with the task's own iterations
     standing    base height after 100 steps of the zero action
     policy      episodes of the shipped policy on both engines (Go2)
 
@@ -25,10 +26,13 @@ REWARD_FLOOR = 1e-5
 LENGTH_RATIO, VELOCITY = 0.95, 0.05
 ROUNDING, DRAWS = 1.2e-7, 16
 """One unit in the last place of a float32 near 1: how far a start is moved, how many times."""
-EXCLUDED = {"unconverged": 0.01, "onset": 0.005}
-"""Shares of rows that may be left out."""
-TAIL = 2.5
-"""The worst row may be so many times beyond the tolerance, where 999 of 1,000 rows are within."""
+CONVERGED = {"sim.iterations": 100, "sim.ls_iterations": 100}
+"""More than any row needs."""
+RARE, TAIL = 0.001, 2.5
+"""So rarely a row may be beyond the tolerance, and not beyond so many times the tolerance: float32
+contact of a light foot, where `mujoco` moves as far when its start is moved by eight units."""
+SHARES = {"onset": 0.005, "beyond_as_configured": 0.01}
+"""Shares of rows that may not be judged, and that may differ with the task's own iterations."""
 TINY = [
     {
         "tasks": [GO2],
@@ -108,20 +112,19 @@ def model_and_first(task, num_envs, device):
 
 
 def one_step(task, num_envs, steps, device):
-    """Every row is judged but those in which `mujoco` itself does not give one answer.
+    """Every row whose episode goes on is judged, with solvers that may run to convergence.
 
-    Half the rows act at random as an untrained policy does, half at 0.3 of it. Excluded, counted
-    and bounded: rows whose episode ends; rows in which a solver stops before it converged with
-    the task's iterations (`mujoco` differs from itself with 100 iterations, `mjwarp` sets its bit);
-    rows at the onset of a contact, where one unit in the last place of the start decides (`mujoco`
-    leaves the tolerance when its own start is moved by `ROUNDING`).
+    Half the rows act at random as an untrained policy does, half at 0.3 of it. The task's own
+    limit of iterations is a second question: a solver that stops early stops somewhere else on
+    the other engine, and `mujoco` is as far from itself. Such rows are counted and bounded. So are
+    rows at the onset of a contact, where one unit in the last place of the start decides: `mujoco`
+    leaves the tolerance when its own start is moved by `ROUNDING`.
     """
-    envs = pair(task, num_envs, device, seed=0)
-    limits = {"sim.iterations": 100, "sim.ls_iterations": 100}
-    envs.append(make(task, "mujoco", num_envs, device, seed=0, overrides=limits))
-    for env in envs:
+    configured = pair(task, num_envs, device, seed=0)
+    converged = pair(task, num_envs, device, seed=0, overrides=CONVERGED)
+    for env in (*configured, *converged):
         env.reset(seed=3)
-    c = envs[0]
+    c = configured[0]
     generator = torch.Generator().manual_seed(5)
     scale = torch.where(torch.arange(num_envs) % 2 == 0, 0.3, 1.0).unsqueeze(1)
     shape = (num_envs, c.single_action_space.shape[0])
@@ -131,26 +134,28 @@ def one_step(task, num_envs, steps, device):
         c.step((scale * torch.randn(shape, generator=generator)).to(c.device))
         after, ctrl = c.runtime.backend.get_state(), c.runtime.rt.actions.ctrl.clone()
         done = c.runtime.rt.terminations.done.clone()
-        rows.append(compare_step(envs, before, ctrl, generator) | {"ended": done})
+        rows.append(compare_step(configured, converged, before, ctrl, generator) | {"ended": done})
         touching += int((c.runtime.backend.budget_use()[0] > 0).sum())
         c.runtime.backend.set_state(after, torch.ones(num_envs, dtype=torch.bool))
-    close(*envs)
+    close(*configured, *converged)
     return verdict({key: torch.cat([row[key] for row in rows]) for key in rows[0]}, touching)
 
 
-def compare_step(envs, state, ctrl, generator):
-    """One control step on `mujoco`, `mjwarp` and `mujoco` with 100 iterations: who is apart."""
-    c, w, converged = (env.runtime.backend for env in envs)
-    reference = advance(c, state, ctrl)
-    found = {"apart": apart(advance(w, state, ctrl), reference)}
-    bit = int(FaultBit.SOLVER_ITERATIONS)
-    found["unconverged"] = (w.faults().cpu() & bit) != 0
-    found["unconverged"] |= beyond(apart(advance(converged, state, ctrl), reference), 0.1)
+def compare_step(configured, converged, state, ctrl, generator):
+    """One control step of `mujoco` and `mjwarp`, with the task's iterations and with enough."""
+
+    def difference(envs):
+        return apart(*(advance(env.runtime.backend, state, ctrl) for env in envs))
+
+    found = {"configured": difference(configured), "apart": difference(converged)}
+    c, w = (env.runtime.backend for env in converged)
+    found["unconverged"] = (w.faults().cpu() & int(FaultBit.SOLVER_ITERATIONS)) != 0
     found["onset"] = torch.zeros_like(found["unconverged"])
+    reference = advance(c, state, ctrl)
     for _ in range(DRAWS):
         noise = 2.0 * torch.rand(state.shape, generator=generator, dtype=torch.float64) - 1.0
         moved = state.double() + ROUNDING * noise * state.abs().clamp(min=1.0)
-        found["onset"] |= beyond(apart(advance(c, moved, ctrl), reference), 1.0)
+        found["onset"] |= beyond(apart(advance(c, moved, ctrl), reference))
     return found
 
 
@@ -168,31 +173,38 @@ def apart(left, right):
     return torch.stack([(a - b).abs().amax(1) for a, b in zip(left, right, strict=True)], 1)
 
 
-def beyond(differences, share):
-    return (differences > share * torch.tensor([QPOS, QVEL])).any(1)
+def beyond(differences):
+    return (differences > torch.tensor([QPOS, QVEL])).any(1)
 
 
 def verdict(rows, touching):
     live = ~rows["ended"]
-    judged = live & ~rows["unconverged"] & ~rows["onset"]
-    shares = {name: float((rows[name] & live).float().mean()) for name in EXCLUDED}
+    apart, onset = rows["apart"][live], rows["onset"][live]
+    judged = apart[~onset]
     quantiles = torch.tensor([0.5, 0.99, 0.999, 1.0])
-    found = torch.quantile(rows["apart"][judged], quantiles, dim=0)
-    good = not beyond(found[-2:-1], 1.0).any() and not beyond(found[-1:], TAIL).any()
-    good &= all(share <= EXCLUDED[name] for name, share in shares.items())
-    everything = rows["apart"][live]
+    found = torch.quantile(judged, quantiles, dim=0)
+    shares = {
+        "onset": float(onset.float().mean()),
+        "beyond_as_configured": float(beyond(rows["configured"][live]).float().mean()),
+    }
+    unconverged = int(rows["unconverged"][live].sum())
+    rare = int(beyond(judged).sum())
+    good = rare <= RARE * len(judged) and not beyond(judged / TAIL).any() and not unconverged
+    good &= all(share <= SHARES[name] for name, share in shares.items())
     return {
         "check": "one_step",
-        "rows": int(judged.sum()),
+        "rows": len(judged),
         "rows_in_contact": touching,
-        "quantiles": [0.5, 0.99, 0.999, 1.0],
+        "quantiles": quantiles.tolist(),
         "qpos": found[:, 0].tolist(),
         "qvel": found[:, 1].tolist(),
-        "excluded": shares,
+        "beyond": rare,
+        "shares": shares,
+        "unconverged": unconverged,
         "all_live_rows": {
-            "rows": len(everything),
-            "beyond": int(beyond(everything, 1.0).sum()),
-            "worst": everything.amax(0).tolist(),
+            "rows": len(apart),
+            "beyond": int(beyond(apart).sum()),
+            "worst": apart.amax(0).tolist(),
         },
         "tolerance": [QPOS, QVEL],
         "passed": bool(good),

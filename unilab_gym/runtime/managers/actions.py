@@ -87,7 +87,8 @@ class ActionManager:
         self._all = columns == list(range(ctx.index.nu))
         self._columns = ctx.tensor(columns, dtype=torch.int64)
         # One block of contiguous rows per order: slices of one row would slow down who reads them.
-        memory = torch.zeros((_ORDERS, ctx.num_envs, self.width), device=ctx.device)
+        shape = (_ORDERS, ctx.num_envs, self.width)
+        memory = torch.zeros(shape, dtype=torch.float32, device=ctx.device)
         self._history = ctx.state.add_rows(ctx.owner, "history", memory.transpose(0, 1))
         self._past = memory.unbind(0)
         self._target = self.ctrl if self._all else ctx.scratch(self.width, key="target")
