@@ -192,13 +192,13 @@ def test_a_crouch_is_too_low(g1, backend):
 
 
 @BOTH
-def test_a_step_dispatches_at_most_240_operations_and_never_waits(g1, backend):
+def test_a_step_dispatches_at_most_230_operations_and_never_waits(g1, backend):
     env = g1("G1WalkFlat", backend)
 
     def end(rows):
         env.episode_length_buf = torch.where(rows, 999, 5)
 
-    assert count_a_step(env, 240, zeros(env), end) <= 240
+    assert count_a_step(env, 230, zeros(env), end) <= 230
 
 
 def test_both_engines_agree_at_the_start(g1):
