@@ -35,7 +35,7 @@ from unilab_gym.backends.base import (
     Stage,
     TensorIntervalPayload,
 )
-from unilab_gym.backends.mujoco import MujocoBackend, _Kinematics, _Reader
+from unilab_gym.backends.mujoco import _SHORT, MujocoBackend, _Kinematics, _Reader
 from unilab_gym.config import SceneCfg, SimCfg
 from unilab_gym.errors import BudgetOverflowWarning, ConfigError
 from unilab_gym.scene import build_scene
@@ -178,12 +178,29 @@ def test_readers_copy_the_columns_they_name(columns, shape, matrix):
     assert not reader.tensor[:2].any() and torch.equal(reader.tensor[2], expected[2])
 
 
-def test_reads_of_the_state_are_views_of_one_block(scene, c_engine):
-    backend, reads = c_engine
+def test_long_reads_of_the_state_are_views_of_one_block(scene):
+    """Short ones are columns of their own, filled with it."""
+    backend = MujocoBackend(make_spec(scene))
+    index = scene.index
+    whole = FieldSlice("qpos", tuple(range(index.nq)), (index.nq,), Stage.NONE)
+    joints = FieldSlice("qpos", tuple(range(7, index.nq)), (index.nq - 7,), Stage.NONE)
+    turning = FieldSlice("qvel", (3, 4, 5), (3,), Stage.NONE)
+    plan = (whole, joints, turning)
+    reads = backend.compile_reads(ReadPlan(plan, plan))
     views = backend.views()
     assert torch.equal(views.packed, torch.cat((views.qpos, views.qvel), 1))
-    joints = next(item for item in reads if item.field == "qpos")
-    assert reads[joints].data_ptr() == views.qpos[:, 7:].data_ptr()
+    assert reads[whole].data_ptr() == views.qpos.data_ptr()
+    assert reads[joints].stride() == reads[turning].stride() == (1, N)
+    for row in (None, *controls(index, 3)):
+        if row is not None:
+            backend.step(row, None)
+        assert torch.equal(reads[joints], views.qpos[:, 7:])
+        assert torch.equal(reads[turning], views.qvel[:, 3:6])
+    before = reads[turning].clone()
+    backend.reset(default_payload(backend), mask_of(1))
+    assert torch.equal(reads[turning], views.qvel[:, 3:6])
+    assert not reads[turning][1].any() and torch.equal(reads[turning][0], before[0])
+    backend.close()
 
 
 # -- model fields ----------------------------------------------------------------------------------
@@ -509,3 +526,14 @@ def test_state_reads_run_no_forward_pass_after_a_reset(scene, monkeypatch):
     backend.reset(default_payload(backend), mask_of())
     assert calls == expected  # an empty mask costs nothing
     backend.close()
+
+
+@pytest.mark.parametrize("width", range(1, _SHORT + 1))
+@pytest.mark.parametrize("reduce", [torch.sum, torch.mean], ids=lambda f: f.__name__)
+def test_sums_over_short_columns_are_the_same_bits_in_any_number_of_rows(width, reduce):
+    """Why only short dimensions lie as columns: longer ones are added in another order there."""
+    generator = torch.Generator().manual_seed(width)
+    columns = torch.randn(width, 131, generator=generator) * torch.logspace(-3, 3, 131)
+    expected = reduce(columns.t().contiguous(), -1)
+    for n in (1, 2, 3, 5, 8, 31, 33, 64, 131):
+        assert torch.equal(reduce(columns[:, :n].contiguous().t(), -1), expected[:n]), n

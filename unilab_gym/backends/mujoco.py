@@ -49,7 +49,7 @@ _WARNING_BITS = (  # order of mjtWarning in 4.0
     FaultBit.ENGINE_BAD_STATE,  # BADQACC
     FaultBit.ENGINE_BAD_CTRL,  # BADCTRL
 )
-_SHORT = 3
+_SHORT = 4
 """A dimension of so many entries is short; sums over it are the same bits in either layout."""
 _BOUND_TENSORS = 32
 """Tensors of callers whose views are kept; the runtime has half a dozen."""
@@ -283,6 +283,8 @@ class MujocoBackend(Backend):
                 continue
             source = self._batch.bind(item.field)
             readers[item] = _Reader(item, source, self.num_envs)
+            if item.field in ("qpos", "qvel"):  # the default state, as in the block
+                readers[item].copy_all()
             tensors[item] = readers[item].tensor
         self._plan = plan
         self._keep_acceleration(tensors)

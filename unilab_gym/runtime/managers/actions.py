@@ -73,7 +73,8 @@ class ActionManager:
         self.ctrl = ctx.zeros(ctx.index.nu, key="ctrl")
         self.ctrl.copy_(ctx.tensor(ctx.index.default_ctrl))
         """Controls handed to the backend."""
-        self._scale = ctx.tensor([x for spec in specs for x in spec.scale])
+        scale = [x for spec in specs for x in spec.scale]
+        self._scale = ctx.tensor(scale[:1] if len(set(scale)) == 1 else scale)
         self._offset = ctx.tensor([x for spec in specs for x in spec.offset])
         clips = [
             bounds
