@@ -54,6 +54,21 @@ def test_periods_are_uniform_over_whole_steps():
     assert (made.left.ceil() != first.ceil()).float().mean() == pytest.approx(2 / 3, abs=0.05)
 
 
+@pytest.mark.parametrize(("first", "last"), [(1, 2), (1, 3), (5, 7), (200, 500), (50, 30_000)])
+def test_the_extreme_draws_are_the_first_and_the_last_whole_number(first, last):
+    """No rounding of the block's scale makes a period one step shorter or longer."""
+    ctx, made = timer((first * 0.02, last * 0.02))
+    block = ctx.rng._block
+    for number, steps in ((-(2**23), first), (2**23 - 1, last)):
+        block.values.copy_(number * block._scale + block._middle)
+        made.reset(ALL)
+        assert made.left.ceil().tolist() == [steps] * 4
+        passed = 1
+        while steps < 600 and not made.advance()[0]:
+            passed += 1
+        assert steps >= 600 or passed == steps
+
+
 def test_a_reset_restarts_masked_rows_only():
     ctx, made = timer((0.2, 0.2))
     due_steps(ctx, made, 4)

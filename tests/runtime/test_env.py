@@ -14,10 +14,12 @@ from helpers.probe import build, probe_cfg, random_actions, started, walker_cfg,
 import unilab_gym
 from unilab_gym.backends.base import BackendSpec
 from unilab_gym.backends.mujoco import MujocoBackend
-from unilab_gym.config import EventTermCfg, to_dict
+from unilab_gym.config import EventTermCfg, RewardTermCfg, to_dict
 from unilab_gym.errors import BackendError, ConfigError
 from unilab_gym.runtime.env import ManagerBasedRlEnv, quiet_torch
+from unilab_gym.runtime.reads import EpisodeStep
 from unilab_gym.runtime.rng import constructor_keys, seed_keys
+from unilab_gym.runtime.term import term
 from unilab_gym.scene import build_scene
 
 
@@ -135,6 +137,46 @@ def test_torch_threads_and_modes_are_restored():
     finally:
         torch.set_num_threads(1)
     assert torch.is_grad_enabled()
+
+
+class Fuse:
+    """Blows in the middle of a step, after the term has changed torch's modes."""
+
+    blown = False
+
+
+@term(reads=(EpisodeStep(),))
+def fused(frame):
+    if Fuse.blown:
+        torch.set_grad_enabled(True)
+        raise ArithmeticError("blown")
+    return torch.ones_like(frame[EpisodeStep()], dtype=torch.float32)
+
+
+@pytest.mark.parametrize(
+    "mode", [torch.enable_grad, torch.no_grad, torch.inference_mode, lambda: quiet_torch(True)]
+)
+def test_an_error_within_a_step_restores_torch_and_the_environment_goes_on(tmp_path, mode):
+    env = started(probe_cfg(tmp_path, rewards={"x": RewardTermCfg(func=fused, weight=1.0)}))
+
+    def torch_now():
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_num_threads()
+
+    torch.set_num_threads(2)
+    try:
+        with mode():
+            before = torch_now()
+            Fuse.blown = True
+            with pytest.raises(ArithmeticError, match="blown"):
+                env.step(zero_action(env))
+            Fuse.blown = False
+            assert torch_now() == before
+            assert env.step(zero_action(env)).reward.tolist() == pytest.approx([0.02] * 4)
+        assert torch_now() == (True, False, 2)
+    finally:
+        Fuse.blown = False
+        torch.set_num_threads(1)
+    env.close()
 
 
 def test_it_works_inside_inference_mode_and_needs_no_gradient(tmp_path):

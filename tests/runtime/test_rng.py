@@ -368,3 +368,65 @@ def test_errors_of_the_other_kinds():
         ctx.integers(1, "step", 3, 3)
     with pytest.raises(ConfigError, match=r"a probability must be in \[0, 1\], got 1.5"):
         ctx.bernoulli(1, "step", 1.5)
+
+
+# --- coarse draws: four numbers of 16 bits out of a word ------------------------------------------
+
+
+def coarse_rng(num_envs, width, on="step", seed=0):
+    rng = ManagerRng(num_envs, CPU)
+    read = rng.uniform("a", width, on, coarse=True)
+    rng.build()
+    rng.set_keys(seed_keys(seed, num_envs))
+    return rng, read
+
+
+def test_coarse_numbers_worked_by_hand():
+    """Each is the middle of its interval of 2^-16, from a signed 16-bit part of the word."""
+    rng, read = coarse_rng(3, 6, seed=5)
+    rng.advance()
+    values = drawn(rng, read)
+    for env in range(3):
+        inner = mix64(mix64(5 + env) + GOLDEN)  # episode 0, its first step
+        for column in range(6):
+            word = mix64(inner + unsigned(column_key("a", column // 4)))
+            part = (word >> (16 * (column % 4))) & 0xFFFF
+            signed = part - (1 << 16) if part >> 15 else part
+            assert values[env, column].item() == (signed + 0.5) / 2**16 + 0.5
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4, 5, 7])
+def test_coarse_draws_leave_the_other_streams_alone(width):
+    """Of either phase, however many numbers of their last word are unused."""
+    alone, read = make_rng(5, (("f", 3, "step"), ("g", 2, "reset")), seed=4)
+    mixed = ManagerRng(5, CPU)
+    coarse = [mixed.uniform("c", width, on, coarse=True) for on in ("step", "reset", "startup")]
+    normal = mixed.normal("n", 3, "reset")
+    fine = [mixed.uniform("f", 3, "step"), mixed.uniform("g", 2, "reset")]
+    mixed.build()
+    mixed.set_keys(seed_keys(4, 5))
+    mixed.start_episode(torch.ones(5, dtype=torch.bool))
+    for rng in (alone, mixed):
+        rng.draw()
+    mixed.draw_startup()
+    assert torch.equal(fine[0](), read["f", "step"]())
+    assert torch.equal(fine[1](), read["g", "reset"]())
+    assert all(((one() > 0.0) & (one() < 1.0)).all() for one in coarse)
+    assert not torch.equal(coarse[0](), coarse[1]()) and normal().isfinite().all()
+
+
+def test_coarse_numbers_are_uniform_and_share_nothing():
+    count = 40_000
+    rng, read = coarse_rng(count, 7)
+    steps = [(rng.advance(), drawn(rng, read))[1] for _ in range(2)]
+    for values in steps:
+        for column in values.unbind(1):
+            found = torch.histc(column, bins=64, min=0.0, max=1.0)
+            chi2 = ((found - count / 64).square() / (count / 64)).sum()
+            assert chi2 < 63 + 5 * math.sqrt(2 * 63)
+    # Neighbours in the word, in the next step and in the next environment; high and low bits.
+    samples = torch.cat((*steps, steps[0].roll(1, 0)), 1)
+    for part in (samples, (samples * 256.0).frac()):
+        correlation = torch.corrcoef(part.T) - torch.eye(part.shape[1])
+        assert correlation.abs().max() < 5.5 / math.sqrt(count)
+        assert (part.mean() - 0.5).abs() < 5.0 / math.sqrt(12 * part.numel())

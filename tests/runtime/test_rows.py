@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unilab_gym.runtime.rows import PairSum, RowMask, zero_columns
+from unilab_gym.runtime.rows import Cut, PairSum, RowMask, zero_columns
 
 
 def test_a_mask_clears_rows_whatever_they_hold():
@@ -45,3 +45,17 @@ def test_pairwise_sums_are_sums_and_do_not_depend_on_the_number_of_rows(width):
         torch.testing.assert_close(out, columns[:, :count].double().sum(0).float())
         sums[count] = out
     assert all(torch.equal(out, sums[65][: len(out)]) for out in sums.values())
+
+
+def test_views_are_cut_once_for_a_tensor_and_anew_for_another():
+    """As a moved range gives them: a new tensor in each step, often in the memory of the last."""
+    cuts = []
+    cut = Cut(lambda whole: (cuts.append(whole), (whole[:, :1], whole[:, 1:]))[1])
+    kept = torch.tensor([[1.0, 2.0, 3.0]])
+    assert cut(kept)[1] is cut(kept)[1] and len(cuts) == 1
+    kept.add_(1.0)
+    assert cut(kept)[1].tolist() == [[3.0, 4.0]]  # views follow what is written
+    for number in range(4):
+        first, rest = cut(torch.full((1, 3), float(number)))
+        assert first.item() == number and rest.tolist() == [[number, number]]
+    assert len(cuts) == 5

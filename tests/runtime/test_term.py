@@ -22,7 +22,7 @@ from unilab_gym.config import (
 )
 from unilab_gym.errors import ConfigError, UndeclaredRead
 from unilab_gym.mdp import observations
-from unilab_gym.runtime.reads import EpisodeStep, JointPos, JointVel
+from unilab_gym.runtime.reads import EpisodeStep, JointPos, JointVel, RootLinVelW
 from unilab_gym.runtime.term import Term, bind_term, full_params, term, term_spec, term_width
 
 
@@ -67,6 +67,21 @@ def shortened(frame):
 @term(reads=JointPos())
 def forgotten_comma(frame):
     return frame[JointPos()][:, 0]
+
+
+@term(reads=(RootLinVelW(),))
+def flat_view(frame):
+    return frame[RootLinVelW()].view(-1)[:3]
+
+
+@term(reads=(RootLinVelW(), JointVel()))
+def misfit(frame):
+    return (frame[JointVel()] - frame[RootLinVelW()]).sum(-1)
+
+
+@term(reads=(EpisodeStep(),))
+def unwritten(frame):
+    raise NotImplementedError("later")
 
 
 def undecorated(frame):
@@ -182,6 +197,25 @@ def test_a_wrong_width_parameter_is_found_when_built(tmp_path):
     groups = {"policy": ObservationGroupCfg(terms=terms)}
     with pytest.raises(ConfigError, match=r"policy/c: returns \(2, 3\), declares \[N, 4\]"):
         build(walker_cfg(tmp_path, observations=groups), 2)
+
+
+@pytest.mark.parametrize(
+    ("func", "message"),
+    [
+        (flat_view, r"rewards/x: RuntimeError: view size is not compatible.*reshape"),
+        (misfit, r"rewards/x: RuntimeError: The size of tensor a \(2\) must match"),
+    ],
+)
+def test_what_torch_refuses_names_the_term(tmp_path, func, message):
+    """Short reads lie as columns: they cannot be viewed as one run of numbers."""
+    with pytest.raises(ConfigError, match=message):
+        build(walker_cfg(tmp_path, rewards={"x": RewardTermCfg(func=func, weight=1.0)}), 3)
+
+
+def test_other_errors_of_the_runtime_stay_what_they_are(tmp_path):
+    changes = {"rewards": {"x": RewardTermCfg(func=unwritten, weight=1.0)}}
+    with pytest.raises(NotImplementedError, match="later"):
+        build(probe_cfg(tmp_path, **changes), 3)
 
 
 def test_a_single_environment_keeps_its_axis(tmp_path):

@@ -512,7 +512,8 @@ def told(owner: str, params: Mapping[str, Any]) -> Generator[None]:
     A parameter of the wrong kind shows in whatever the term does with it first.
 
     Raises:
-        ConfigError: In the place of a ConfigError, TypeError, ValueError or division by zero.
+        ConfigError: In the place of a ConfigError, TypeError, ValueError, division by zero, or of
+            the RuntimeError with which torch refuses shapes and views.
     """
     try:
         yield
@@ -520,7 +521,9 @@ def told(owner: str, params: Mapping[str, Any]) -> Generator[None]:
         raise ConfigError(f"{owner}: {error}") from error
     except UnilabGymError:
         raise
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, ZeroDivisionError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and type(error) is not RuntimeError:
+            raise  # out of memory, not implemented: no matter of parameters
         what = f"{type(error).__name__}: {error}"
         raise ConfigError(f"{owner}: {what} (params {dict(params)})") from error
 

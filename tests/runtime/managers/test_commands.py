@@ -16,10 +16,11 @@ from helpers.probe import (
     walker_cfg,
     zero_action,
 )
+from helpers.walk import same_bits
 
 from unilab_gym.config import CommandTermCfg, ObservationGroupCfg
 from unilab_gym.errors import ConfigError
-from unilab_gym.mdp import observations
+from unilab_gym.mdp import biped, commands, observations
 from unilab_gym.runtime.command_term import CommandTerm
 from unilab_gym.runtime.managers.commands import CommandManager
 from unilab_gym.runtime.reads import BodyPos, Command, DerivedRead, EpisodeStep
@@ -317,3 +318,28 @@ def test_what_a_command_reads_is_refreshed_after_a_reset(tmp_path):
 def test_what_does_not_build_is_named(tmp_path, commands, message):
     with pytest.raises(ConfigError, match=message):
         build(probe_cfg(tmp_path, commands=commands))
+
+
+def test_a_masked_reset_right_after_a_hold_leaves_the_other_rows_alone(tmp_path):
+    """A gait shows what it is at the boundary; a command that stands now shows at the next one."""
+    gait = {"command": "twist", "frequency": 2.0, "stance_share": 0.6, "standing_norm": 0.1}
+    terms = {
+        "twist": twist_command(),
+        "trot": CommandTermCfg(func=commands.TrotGait, params=gait),
+        "clock": CommandTermCfg(
+            func=biped.BipedGait, params={k: v for k, v in gait.items() if k != "stance_share"}
+        ),
+    }
+    env = started(walker_cfg(tmp_path, commands=terms), 5)
+    rows = torch.tensor([True, False, False, True, False])
+    for number, action in enumerate(random_actions(env, 12)):
+        env.step(action)
+        env.commands.hold("twist", [0.0, 0.0, 0.0] if number % 2 else [0.5, 0.0, 0.0])
+        before = env.get_state(~rows)
+        env.reset(mask=rows)
+        after = env.get_state(~rows)
+        for name, value in after.items():
+            if not name.startswith("env/final_obs"):  # of the boundary before: none any more
+                assert same_bits(value, before[name]), name
+        assert (env.rt.episode_step[rows] == 0).all()
+    env.close()

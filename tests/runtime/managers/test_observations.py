@@ -1,5 +1,7 @@
 """Observation groups: value -> noise -> clip -> scale, columns in order, shared terms clean."""
 
+import dataclasses
+
 import pytest
 import torch
 from helpers.probe import (
@@ -205,3 +207,72 @@ def test_scale_needs_one_entry_a_column(tmp_path):
     terms = groups(r=obs_term(ramp, scale=(1.0, 2.0)))
     with pytest.raises(ConfigError, match=r"policy/r: scale has 2 entries, the term has 3 columns"):
         build(probe_cfg(tmp_path, observations=terms))
+
+
+# --- groups that lie in one memory ----------------------------------------------------------------
+
+
+def family(tmp_path):
+    """The walker with relatives of its clean critic: the same terms with all that may follow."""
+    cfg = walker_cfg(tmp_path)
+    clean = dict(cfg.observations["critic"].terms)
+    first = dict(list(clean.items())[:1])
+    noisy = {name: dataclasses.replace(t, noise=NOISE, scale=2.0) for name, t in clean.items()}
+    relatives = {
+        "equal": ObservationGroupCfg(terms=clean),
+        "first": ObservationGroupCfg(terms=first),
+        "noisy": ObservationGroupCfg(terms=noisy, corrupt=True),
+        "flat": ObservationGroupCfg(terms=clean, history=3),
+        "stack": ObservationGroupCfg(terms=clean, history=2, flatten=False),
+        "late": ObservationGroupCfg(terms=clean, delay=(0, 2)),
+        "late_noisy": ObservationGroupCfg(terms=noisy, corrupt=True, history=2, delay=1),
+    }
+    return dataclasses.replace(cfg, observations={**cfg.observations, **relatives})
+
+
+def seen_in(cfg, names):
+    """Both boundaries of 40 steps with ends, a fault and masked resets, in a few groups."""
+    chosen = {name: cfg.observations[name] for name in names}
+    env = started(dataclasses.replace(cfg, observations=chosen, episode_length_s=0.22), 5)
+    seen = []
+    for step, action in enumerate(random_actions(env, 40)):
+        if step == 7:
+            env.backend.batch.state[3, env.index.qpos_offset + 2] = float("nan")
+        state = env.step(action)
+        seen.append({f"final/{name}": obs.clone() for name, obs in state.final_obs.items()})
+        if step % 9 == 4:
+            env.reset(mask=torch.arange(5) % 2 == 1)
+        seen[-1] |= {name: obs.clone() for name, obs in state.obs.items()}
+    env.close()
+    return seen
+
+
+def test_a_group_is_the_same_alone_and_beside_its_relatives(tmp_path):
+    cfg = family(tmp_path)
+    names = list(cfg.observations)
+    together = seen_in(cfg, names)
+    for name in names[2:]:
+        alone = seen_in(cfg, ["policy", "critic", name])
+        for one, many in zip(alone, together, strict=True):
+            for key in (name, f"final/{name}"):
+                assert torch.equal(one[key], many[key]), key
+    backwards = seen_in(cfg, names[::-1])
+    for one, many in zip(backwards, together, strict=True):
+        assert all(torch.equal(value, many[key]) for key, value in one.items())
+
+
+def test_relatives_agree_and_share_no_number(tmp_path):
+    env = started(family(tmp_path), 5)
+    for action in random_actions(env, 60):
+        env.step(action)
+        for groups_ in (env.state.obs, env.state.final_obs):
+            critic = groups_["critic"]
+            assert torch.equal(groups_["equal"], critic)
+            assert torch.equal(groups_["first"], critic[:, : groups_["first"].shape[1]])
+            assert torch.equal(groups_["stack"][:, -1], critic)
+            newest = [info.newest for info in env.rt.observations.layout("flat")]
+            assert torch.equal(torch.cat([groups_["flat"][:, s] for s in newest], 1), critic)
+    for number, obs in enumerate(env.state.obs.values()):
+        obs.fill_(float(number))  # only its own columns
+    assert all((obs == n).all() for n, obs in enumerate(env.state.obs.values()))
+    env.close()
