@@ -193,3 +193,39 @@ def test_results_and_states_do_not_depend_on_torchs_default_type(task, double_by
     assert {k: v.dtype for k, v in state.items()} == {k: v.dtype for k, v in expected.items()}
     for got, wanted in zip(doubles, floats, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+@pytest.fixture
+def elsewhere_by_default():
+    """New tensors without a device hold no data: as with "cuda", nobody here can read them."""
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(None)
+
+
+@pytest.mark.parametrize("mode", ["SameStep", "NextStep", "Disabled"])
+@pytest.mark.parametrize("task", ["Go2JoystickFlat", "G1MotionTracking"])
+def test_torchs_default_device_is_not_asked(task, mode, elsewhere_by_default):
+    def play():
+        env = gym.make_vec(
+            f"unilab_gym:UniLab/{task}-v0",
+            num_envs=2,
+            backend="mujoco",
+            device="cpu",
+            autoreset_mode=mode,
+            log_in_info=True,
+            seed=0,
+        )
+        env.reset(seed=1)
+        action = torch.full((2, env.single_action_space.shape[0]), 0.1, device="cpu")
+        returned = [env.step(action)[:4] for _ in range(4)]
+        env.unwrapped.load_state_dict(env.unwrapped.state_dict())
+        mask = torch.tensor([True, False], device="cpu")
+        returned.append(env.reset(options={"reset_mask": mask})[:1])
+        env.close()
+        return returned
+
+    found = play()
+    torch.set_default_device(None)
+    for got, wanted in zip(found, play(), strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))

@@ -89,7 +89,7 @@ class EndedRows:
         self._validate = validate
         self._stepped = torch.zeros_like(pending)
         on_gpu = pending.device.type == "cuda"
-        self._host = torch.zeros(pending.shape, dtype=torch.bool, pin_memory=on_gpu)
+        self._host = torch.zeros(pending.shape, dtype=torch.bool, device="cpu", pin_memory=on_gpu)
         self._event = torch.cuda.Event() if on_gpu else None
         self._copying = False
 

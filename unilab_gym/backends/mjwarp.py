@@ -179,7 +179,7 @@ class MjWarpBackend(Backend):
         demand = wp.to_torch(self._demand)
         arrived = demand
         if demand.is_cuda:
-            arrived = torch.zeros(3, dtype=torch.int32, pin_memory=True)
+            arrived = torch.zeros(3, dtype=torch.int32, device="cpu", pin_memory=True)
         self._budgets = BudgetWatch(
             demand,
             arrived,

@@ -91,12 +91,13 @@ class _Reader:
         self.acceleration = item.stage == Stage.ACC
         width = len(item.columns)
         if all(size <= _SHORT for size in item.shape):
-            memory = torch.zeros((*item.shape, num_envs), dtype=torch.float32)
+            memory = torch.zeros((*item.shape, num_envs), dtype=torch.float32, device="cpu")
             self.tensor = memory.movedim(-1, 0)
             self._target: Any = memory.numpy().reshape(width, num_envs).T
         else:
-            self.tensor = torch.zeros((num_envs, *item.shape), dtype=torch.float32)
-            self._target = self.tensor.numpy().reshape(num_envs, width)
+            memory = torch.zeros((num_envs, *item.shape), dtype=torch.float32, device="cpu")
+            self.tensor = memory
+            self._target = memory.numpy().reshape(num_envs, width)
         flat = source.reshape(num_envs, -1) if source.ndim != 2 else source
         if flat.size and not np.shares_memory(flat, source):
             raise BackendError(f"field {item.field!r} cannot be viewed as rows")
@@ -204,7 +205,7 @@ class MujocoBackend(Backend):
         start, width = index.qpos_offset, index.nq + index.nv
         self._rows_q: Any = self._rows[:, start : start + width]
         self._rows_qpos: Any = self._rows[:, start : start + index.nq]
-        self._q = torch.zeros((n, width), dtype=torch.float32)
+        self._q = torch.zeros((n, width), dtype=torch.float32, device="cpu")
         self._q_np = self._q.numpy()
         self._rows_qvel: Any = self._batch.bind("qvel")
         self._rows_ctrl: Any = self._batch.bind("ctrl")
@@ -215,7 +216,7 @@ class MujocoBackend(Backend):
         self._fields = {name: self._batch.expand(name) for name in spec.model_fields}
         self._warning: Any = self._batch.warning
         self._counts: Any = self._warning[:, :, 1]
-        self._faults = torch.zeros(n, dtype=torch.int32)
+        self._faults = torch.zeros(n, dtype=torch.int32, device="cpu")
         self._faults_np = self._faults.numpy()
         self._faulty = False
         self._arena_told = False
@@ -442,7 +443,7 @@ class MujocoBackend(Backend):
         """Contacts and constraint rows of the last substep; see the base class."""
         self._check_open()
         contacts, constraints = (self._batch.bind(name).tolist() for name in ("ncon", "nefc"))
-        return torch.tensor(contacts), torch.tensor(constraints)
+        return torch.tensor(contacts, device="cpu"), torch.tensor(constraints, device="cpu")
 
     def faults(self) -> Tensor:
         """Warnings and errors of the last step as fault bits, `int32 [N]`."""

@@ -83,7 +83,10 @@ class EpisodeRecorder(RecorderTerm):
         self._free: queue.Queue[Tensor] = queue.Queue()
         for _ in range(2):
             host = torch.zeros(
-                self._ring.shape, dtype=torch.float32, pin_memory=ctx.device.type == "cuda"
+                self._ring.shape,
+                dtype=torch.float32,
+                device="cpu",
+                pin_memory=ctx.device.type == "cuda",
             )
             self._free.put(host)
         self._writer = EpisodeWriter(folder, layout, count)

@@ -91,7 +91,7 @@ class MotionLibrary:
         roots = [select_bodies(clip, (root,)) for clip in clips]
 
         def packed(parts: Sequence[MotionClip], key: str) -> Tensor:
-            return torch.cat([torch.tensor(getattr(part, key)) for part in parts]).to(device)
+            return torch.cat([torch.tensor(getattr(p, key), device=device) for p in parts])
 
         self.joint_pos = packed(clips, "joint_pos")  # [F, J]
         self.joint_vel = packed(clips, "joint_vel")
@@ -104,11 +104,11 @@ class MotionLibrary:
         self.root_lin_vel_w = packed(roots, "body_lin_vel_w")[:, 0]
         spin = packed(roots, "body_ang_vel_w")[:, 0]
         self.root_ang_vel_b = ugm.quat_rotate_inverse(self.root_quat, spin)
-        counts = torch.tensor(self.lengths)
-        self.first = (counts.cumsum(0) - counts).to(device)  # [C]
+        counts = torch.tensor(self.lengths, device=device)
+        self.first = counts.cumsum(0) - counts  # [C]
         """First row of each clip."""
-        self.last = self.first + counts.to(device) - 1
-        self.clip = torch.repeat_interleave(torch.arange(len(clips)), counts).to(device)  # [F]
+        self.last = self.first + counts - 1
+        self.clip = torch.repeat_interleave(counts)  # [F]
         """Which clip a row belongs to."""
         rows = torch.arange(self.rows, device=device)
         self.following = torch.minimum(rows + 1, self.last[self.clip])

@@ -146,7 +146,7 @@ class FaultWatch:
             event = partial(_CudaEvent, device)
         self._event = event
         pinned = device.type == "cuda"
-        self._host = torch.zeros(num_envs, dtype=torch.int32, pin_memory=pinned)
+        self._host = torch.zeros(num_envs, dtype=torch.int32, device="cpu", pin_memory=pinned)
         self._gathered = torch.zeros(num_envs, dtype=torch.int32, device=device)
         self._gathering = False
         self._flight: Event | None = None
