@@ -203,14 +203,24 @@ def elsewhere_by_default():
     torch.set_default_device(None)
 
 
-@pytest.mark.parametrize("mode", ["SameStep", "NextStep", "Disabled"])
-@pytest.mark.parametrize("task", ["Go2JoystickFlat", "G1MotionTracking"])
-def test_torchs_default_device_is_not_asked(task, mode, elsewhere_by_default):
+@pytest.mark.parametrize(
+    ("task", "backend", "mode"),
+    [
+        ("Go2JoystickFlat", "mujoco", "NextStep"),
+        ("G1MotionTracking", "mujoco", "SameStep"),
+        ("CartPole", "mujoco", "Disabled"),
+        ("CartPole", "mjwarp", "SameStep"),
+    ],
+)
+def test_torchs_default_device_is_not_asked(task, backend, mode, elsewhere_by_default):
+    if backend == "mjwarp":
+        pytest.importorskip("mujoco_warp")
+
     def play():
         env = gym.make_vec(
             f"unilab_gym:UniLab/{task}-v0",
             num_envs=2,
-            backend="mujoco",
+            backend=backend,
             device="cpu",
             autoreset_mode=mode,
             log_in_info=True,

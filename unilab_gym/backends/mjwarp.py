@@ -176,7 +176,7 @@ class MjWarpBackend(Backend):
 
         # Only growing: [contacts, pairs] of all environments, constraint rows of the neediest.
         self._demand: Any = wp.zeros(3, dtype=wp.int32)
-        demand = wp.to_torch(self._demand)
+        demand = _tensor(self._demand)
         arrived = demand
         if demand.is_cuda:
             arrived = torch.zeros(3, dtype=torch.int32, device="cpu", pin_memory=True)
@@ -192,7 +192,7 @@ class MjWarpBackend(Backend):
 
     def _field(self, name: str) -> Tensor:
         """A data field as `[N, width]`, sharing the engine's memory."""
-        array = wp.to_torch(getattr(self._d, name))
+        array = _tensor(getattr(self._d, name))
         flat = array.flatten(1)
         expected = self.spec.index.field_widths.get(name, flat.shape[1])
         if flat.dtype != torch.float32 or flat.shape[1] != expected:
@@ -207,14 +207,14 @@ class MjWarpBackend(Backend):
         self._ctrl = self._field("ctrl")
         self._xfrc = self._field("xfrc_applied").unflatten(1, (-1, 6))  # [N, nbody, 6]
         self._wrench_ids: dict[tuple[int, ...], Tensor] = {}
-        self._overflow = wp.to_torch(self._d.overflow)  # [N] int32
+        self._overflow = _tensor(self._d.overflow)  # [N] int32
         self._faults = torch.zeros(self.num_envs, dtype=torch.int32, device=self.device)
         self._fault_table = torch.tensor(_fault_table(), dtype=torch.int32, device=self.device)
 
     def _bind_model_fields(self) -> None:
         self._fields: dict[str, Tensor] = {}
         for name in self.spec.model_fields:
-            values = wp.to_torch(operator.attrgetter(name)(self._m))
+            values = _tensor(operator.attrgetter(name)(self._m))
             expected = (self.num_envs, *np.shape(operator.attrgetter(name)(self.spec.model)))
             if tuple(values.shape) != expected:
                 raise BackendError(
@@ -446,8 +446,8 @@ class MjWarpBackend(Backend):
         self._runner.synchronize()
         pool = int(self._d.naconmax)
         made = min(int(self._d.nacon.numpy()[0]), pool)
-        worlds = wp.to_torch(self._d.contact.worldid)[:made].long()
-        return torch.bincount(worlds, minlength=self.num_envs), wp.to_torch(self._d.nefc).long()
+        worlds = _tensor(self._d.contact.worldid)[:made].long()
+        return torch.bincount(worlds, minlength=self.num_envs), _tensor(self._d.nefc).long()
 
     def faults(self) -> Tensor:
         """Budget overflows of the last step as fault bits; states are not checked here."""
@@ -491,6 +491,12 @@ class MjWarpBackend(Backend):
         self._runner.synchronize()
         self._graphs, self._reads, self._fields, self._acceleration = {}, Reads(), {}, []
         self._m = self._d = None
+
+
+def _tensor(array: Any) -> Tensor:
+    """The same memory as a tensor: Warp would copy a CPU array to torch's default device."""
+    with torch.device("cpu"):
+        return wp.to_torch(array)
 
 
 def _default_row(spec: BackendSpec) -> list[float]:
