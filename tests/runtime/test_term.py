@@ -23,7 +23,15 @@ from unilab_gym.config import (
 from unilab_gym.errors import ConfigError, UndeclaredRead
 from unilab_gym.mdp import observations
 from unilab_gym.runtime.reads import EpisodeStep, JointPos, JointVel, RootLinVelW
-from unilab_gym.runtime.term import Term, bind_term, full_params, term, term_spec, term_width
+from unilab_gym.runtime.term import (
+    Term,
+    bind_term,
+    full_params,
+    resets_of,
+    term,
+    term_spec,
+    term_width,
+)
 
 
 @term(reads=lambda p: (JointPos(p["joints"]),), width=lambda p, index: len(p["joints"]))
@@ -102,10 +110,11 @@ def test_a_function_is_bound_with_its_parameters():
 def test_a_class_is_built_once_and_reset_where_the_mask_is_true():
     bound = bind_term(context(3), "metrics", "s", TermCfg(func=Stateful, params={"start": 4.0}))
     assert bound().tolist() == [[4.0, 4.0]] * 3
-    bound.reset(torch.tensor([True, False, True]))
+    (reset,) = resets_of([bound])
+    reset(torch.tensor([True, False, True]))
     assert bound().tolist() == [[0.0, 0.0], [4.0, 4.0], [0.0, 0.0]]
     plain = bind_term(context(3), "rewards", "o", TermCfg(func=one))
-    plain.reset(torch.tensor([True, True, True]))  # a function has no state
+    assert plain.reset is None and resets_of([plain]) == []  # a function has no state
 
 
 def test_width_needs_no_environment():

@@ -62,6 +62,7 @@ class FaultMonitor:
         numbers = [[int(code)] for code in codes]
         self._codes = torch.tensor(numbers, dtype=torch.int32, device=device)
         self._fine = torch.zeros_like(self._codes)
+        self._nothing = torch.zeros(1, dtype=torch.float32, device=device)
         self._action = torch.zeros(num_envs, dtype=torch.float32, device=device)
 
     def register(self, state: StateRegistry) -> None:
@@ -73,7 +74,7 @@ class FaultMonitor:
 
     def begin(self, action: Tensor) -> None:
         """Looks at a step's raw action `[N, A]`: 0 x a is NaN exactly where a is not finite."""
-        torch.sum(action * 0.0, 1, out=self._action)
+        torch.sum(action * self._nothing, 1, out=self._action)
 
     def finish(
         self, engine: Tensor, state: Tensor, reward: Tensor, ignore: Tensor | None = None

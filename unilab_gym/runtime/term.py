@@ -448,11 +448,16 @@ class BoundTerm:
         """Advances the term's state by one step."""
         self.instance.update(self._frame)
 
-    def reset(self, mask: Tensor) -> None:
-        """Resets the term's state where the mask is true."""
-        reset = getattr(self.instance, "reset", None)
-        if reset is not None:
-            reset(mask)
+    @property
+    def reset(self) -> Callable[[Tensor], None] | None:
+        """Clears the state where a mask `[N]` is true; None where there is nothing to clear."""
+        own: Any = getattr(cast("Any", type(self.instance)), "reset", None)
+        return None if own is None or own is Term.reset else self.instance.reset
+
+
+def resets_of(terms: Iterable[BoundTerm]) -> list[Callable[[Tensor], None]]:
+    """What a reset calls: most terms have no state."""
+    return [reset for term in terms if (reset := term.reset) is not None]
 
 
 def bind_term(

@@ -10,7 +10,7 @@ from torch import Tensor
 from unilab_gym.config import MetricTermCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.rows import Cut, RowMask
-from unilab_gym.runtime.term import BuildContext, bind_term, check_idle, check_value
+from unilab_gym.runtime.term import BuildContext, bind_term, check_idle, check_value, resets_of
 
 _REDUCTIONS = ("mean", "sum", "max", "last")
 
@@ -32,6 +32,7 @@ class MetricsManager:
                 check_idle(ctx, "metrics", name, cfg)
         ordered = sorted(wanted.items(), key=lambda item: _REDUCTIONS.index(item[1].reduce))
         self._terms = [bind_term(ctx, "metrics", name, cfg) for name, cfg in ordered]
+        self._resets = resets_of(self._terms)
         for term in self._terms:
             if not term.scalar:
                 raise ConfigError(f"{term.name}: a metric is one number, width=()")
@@ -102,5 +103,5 @@ class MetricsManager:
         """Masked rows start anew; the reduced values are episode carriers."""
         if self._maxes > self._adds:
             self._first.logical_or_(mask.unsqueeze(1))
-        for term in self._terms:
-            term.reset(mask)
+        for reset in self._resets:
+            reset(mask)

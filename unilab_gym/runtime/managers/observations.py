@@ -43,7 +43,7 @@ from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.buffers import Block, DelayLine, FrameStack, Lags
 from unilab_gym.runtime.managers._noise import Column, Corruption
 from unilab_gym.runtime.rows import RowMask
-from unilab_gym.runtime.term import BoundTerm, BuildContext, bind_term, check_value
+from unilab_gym.runtime.term import BoundTerm, BuildContext, bind_term, check_value, resets_of
 
 
 @dataclass(frozen=True)
@@ -327,6 +327,7 @@ class ObservationManager:
         for group in self._groups.values():
             group.bind(ctx)
         self._order = self._finish(ctx)
+        self._resets = resets_of(self._terms.values())
         self._updated = [term for term in self._terms.values() if term.has_update]
 
     def _finish(self, ctx: BuildContext) -> list[_Group]:
@@ -415,8 +416,8 @@ class ObservationManager:
 
     def reset(self, mask: Tensor) -> None:
         """Resets terms with state, and draws what an episode keeps: bias and latencies."""
-        for term in self._terms.values():
-            term.reset(mask)
+        for reset in self._resets:
+            reset(mask)
         for group in self._groups.values():
             group.reset(mask)
         if self._lags.reset(mask):
@@ -431,8 +432,10 @@ def _columns(term: BoundTerm) -> Tensor:
     value = term()
     if value.dim() != 2:
         value = value.unsqueeze(1) if value.dim() == 1 else value.flatten(1)
-    # One dtype: a concatenation that converts copies every part by itself.
-    return value if value.dtype == torch.float32 else value.to(torch.float32)
+    # One dtype: a concatenation that converts copies every part by itself, as on the CPU anyway.
+    if value.dtype == torch.float32 or (value.dtype == torch.bool and value.is_cpu):
+        return value
+    return value.to(torch.float32)
 
 
 def _moves(

@@ -16,7 +16,7 @@ from unilab_gym.config import RewardTermCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.reads import RewardSum
 from unilab_gym.runtime.rows import PairSum, RowMask
-from unilab_gym.runtime.term import BuildContext, bind_term, check_idle, check_value
+from unilab_gym.runtime.term import BuildContext, bind_term, check_idle, check_value, resets_of
 
 
 class RewardManager:
@@ -40,6 +40,7 @@ class RewardManager:
             if name not in active:
                 check_idle(ctx, "rewards", name, cfg)
         self._terms = [bind_term(ctx, "rewards", name, cfg) for name, cfg in active.items()]
+        self._resets = resets_of(self._terms)
         for term in self._terms:
             if not term.scalar:
                 raise ConfigError(f"{term.name}: a reward is one number per environment, width=()")
@@ -99,5 +100,5 @@ class RewardManager:
 
     def reset(self, mask: Tensor) -> None:
         """Resets terms with state; the sums are episode carriers."""
-        for term in self._terms:
-            term.reset(mask)
+        for reset in self._resets:
+            reset(mask)

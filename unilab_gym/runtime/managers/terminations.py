@@ -14,7 +14,7 @@ from torch import Tensor
 from unilab_gym.config import TerminationTermCfg, func_name
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.reads import EpisodeEnded, EpisodeFailed, Terminated
-from unilab_gym.runtime.term import BuildContext, bind_term, check_value
+from unilab_gym.runtime.term import BuildContext, bind_term, check_value, resets_of
 
 
 class TerminationManager:
@@ -35,6 +35,7 @@ class TerminationManager:
                 )
         ordered = sorted(terms.items(), key=lambda item: item[1].time_out)  # stable
         self._terms = [bind_term(ctx, "terminations", name, cfg) for name, cfg in ordered]
+        self._resets = resets_of(self._terms)
         for term in self._terms:
             if not term.scalar:
                 raise ConfigError(f"{term.name}: a termination is one flag, width=()")
@@ -93,8 +94,8 @@ class TerminationManager:
         """Resets terms with state; nothing has ended the new episodes yet."""
         if self._read:
             self._shown.masked_fill_(mask.unsqueeze(1), False)
-        for term in self._terms:
-            term.reset(mask)
+        for reset in self._resets:
+            reset(mask)
 
 
 def _any_row(rows: Tensor, pair: tuple[Tensor, ...], out: Tensor) -> None:
