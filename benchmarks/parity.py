@@ -144,14 +144,14 @@ def one_step(task, num_envs, steps, device):
 def compare_step(configured, converged, state, ctrl, generator):
     """One control step of `mujoco` and `mjwarp`, with the task's iterations and with enough."""
 
-    def difference(envs):
-        return apart(*(advance(env.runtime.backend, state, ctrl) for env in envs))
+    def results(envs):
+        return [advance(env.runtime.backend, state, ctrl) for env in envs]
 
-    found = {"configured": difference(configured), "apart": difference(converged)}
+    reference, other = results(converged)
+    found = {"configured": apart(*results(configured)), "apart": apart(reference, other)}
     c, w = (env.runtime.backend for env in converged)
     found["unconverged"] = (w.faults().cpu() & int(FaultBit.SOLVER_ITERATIONS)) != 0
     found["onset"] = torch.zeros_like(found["unconverged"])
-    reference = advance(c, state, ctrl)
     for _ in range(DRAWS):
         noise = 2.0 * torch.rand(state.shape, generator=generator, dtype=torch.float64) - 1.0
         moved = state.double() + ROUNDING * noise * state.abs().clamp(min=1.0)

@@ -5,8 +5,8 @@ Three kinds. *Engine* reads are columns of an engine field and are gathered by t
 reads are tensors that managers own (commands, actions, counters).
 
 Shapes use the package's letters: N envs, J joints, B bodies, K geoms or sites. Quaternions are
-wxyz. `_w` is the world frame, `_b` the root body's. Memory layout
-is not promised: index, add and `reshape` a read; `view(-1)` may raise.
+wxyz. `_w` is the world frame, `_b` the root body's. Memory layout is not promised: index, add and
+`reshape` a read; `view(-1)` may raise.
 """
 
 from __future__ import annotations

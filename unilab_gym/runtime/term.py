@@ -441,8 +441,7 @@ class BoundTerm:
     @property
     def has_update(self) -> bool:
         """Whether the term is a class that advances in `update`."""
-        own: Any = getattr(cast("Any", type(self.instance)), "update", None)
-        return own is not None and own is not Term.update
+        return self._own("update") is not None
 
     def update(self) -> None:
         """Advances the term's state by one step."""
@@ -451,8 +450,14 @@ class BoundTerm:
     @property
     def reset(self) -> Callable[[Tensor], None] | None:
         """Clears the state where a mask `[N]` is true; None where there is nothing to clear."""
-        own: Any = getattr(cast("Any", type(self.instance)), "reset", None)
-        return None if own is None or own is Term.reset else self.instance.reset
+        return self._own("reset")
+
+    def _own(self, method: str) -> Any:
+        """A method of the term, unless it has none or only what `Term` offers."""
+        own: Any = getattr(cast("Any", type(self.instance)), method, None)
+        return (
+            None if own is None or own is getattr(Term, method) else getattr(self.instance, method)
+        )
 
 
 def resets_of(terms: Iterable[BoundTerm]) -> list[Callable[[Tensor], None]]:

@@ -129,8 +129,7 @@ class ActionManager:
         if not any(delay.high for delay in delays.values()):
             return None
         widths = [len(spec.joints) for spec in self.specs.values()]
-        delays_of = list(delays.values())
-        return DelayLine(ctx, widths, delays_of, self._lags, columns, self._past[0])
+        return DelayLine(ctx, widths, list(delays.values()), self._lags, columns, self.action)
 
     def use_orders(self, count: int) -> None:
         """How many past actions anybody reads; older ones are not kept."""
@@ -146,7 +145,7 @@ class ActionManager:
         """Takes a raw action `[N, A]` and writes the controls."""
         for order in range(self._orders - 1, 0, -1):
             self._past[order].copy_(self._past[order - 1])
-        current = self._past[0]
+        current = self.action
         bound = self._uniform_box
         if bound is None:
             torch.nan_to_num(action, nan=0.0, out=current)
