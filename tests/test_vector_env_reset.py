@@ -233,9 +233,8 @@ def test_a_masked_reset_touches_its_rows_only():
     others = ~mask
     for action in actions(15, N, seed=2):
         got, want = env.step(action), control.step(action)
-        done = want[2] | want[3] | got[2] | got[3]
         same(got, want, others)
-        assert not done[2] or got[2][2]
+        assert not got[3][2]  # row 2 may fall, its time limit is far
     env.close(), control.close()
 
 

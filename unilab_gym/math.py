@@ -6,8 +6,26 @@ matrix products, no atan2, no fractional powers.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
+
+
+@functools.lru_cache(maxsize=4096)
+def _on_device(value: float, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):  # usable wherever it is wanted again
+        return torch.full((), value, dtype=torch.float32, device=device)
+
+
+def number(value: float | Tensor, like: Tensor) -> Tensor:
+    """A number as a 0-d float32 tensor on the device of `like`, made once for each value.
+
+    An operation with a Python number wraps it in a new tensor every time, which takes as long as
+    the arithmetic on a thousand rows. A tensor (a parameter that a curriculum moves) is returned
+    as it is. Never write to the result.
+    """
+    return value if isinstance(value, Tensor) else _on_device(value, like.device)
 
 
 class GravityProjector:

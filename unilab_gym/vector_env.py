@@ -533,7 +533,9 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             raise ConfigError(f"actions must be dense and hold data, got {given.layout}")
         if given.shape != wanted:
             raise ConfigError(f"actions must have shape {wanted}, got {tuple(given.shape)}")
-        return given.detach().to(device=self.device, dtype=torch.float32)
+        given = given.detach() if given.requires_grad else given
+        fits = given.dtype is torch.float32 and given.device == self.device
+        return given if fits else given.to(device=self.device, dtype=torch.float32)
 
     def _bool_rows(self, what: str, given: Any) -> Tensor:
         try:

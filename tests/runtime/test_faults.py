@@ -120,7 +120,7 @@ def tensors(env):
         *(command.value for command in rt.commands.terms.values()),
         rt.events.interval.qvel_delta,
         rt.log.returns,
-        rt.rng.counters,
+        rt.rng.positions,
         env.backend.get_state(),
     ]
 

@@ -163,7 +163,7 @@ def test_rows_outside_the_mask_stay_bitwise_in_every_carrier(tmp_path, number):
     assert len(names) > 45, names
     for needle in (
         "rng.keys",
-        "rng.counters",
+        "rng.positions",
         "observations",
         "timer.left",
         "sums",
@@ -190,7 +190,7 @@ def test_rows_outside_the_mask_stay_bitwise_in_every_carrier(tmp_path, number):
         if mask.any() and not same_bits(old[mask], after[name][mask]):
             changed.add(name.split(".")[-1])
     if mask.any():
-        expected = {"counters", "buffer", "left", "sums", "value", "state"}
+        expected = {"positions", "buffer", "left", "sums", "value", "state"}
         assert expected | {"frames", "steps", "bias", "_index"} <= changed
     else:
         assert not changed

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from unilab_gym.math import number
 from unilab_gym.runtime.reads import EpisodeStep, GeomContact, ProjectedGravity, Sensors
 from unilab_gym.runtime.term import BuildContext, Term, TermFrame, term
 
@@ -21,7 +22,7 @@ class TimeOut(Term):
     def __init__(self, ctx: BuildContext) -> None:
         """Takes the limit in control steps."""
         super().__init__(ctx)
-        self._limit = ctx.max_episode_steps
+        self._limit = ctx.tensor(ctx.max_episode_steps, torch.int64)
 
     def __call__(self, frame: TermFrame) -> Tensor:  # [N] bool
         """Compares the episode's steps with the limit."""
@@ -35,7 +36,8 @@ def bad_orientation(frame: TermFrame, *, limit_deg: float | Tensor) -> Tensor:  
         limit = torch.cos(limit_deg * (math.pi / 180.0))
     else:
         limit = math.cos(math.radians(limit_deg))
-    return frame[ProjectedGravity()][:, 2] > -limit
+    down = frame[ProjectedGravity()][:, 2]
+    return down > number(-limit, down)
 
 
 @term(reads=lambda p: (GeomContact(p["geoms"], p["margin"]),))

@@ -47,23 +47,29 @@ class FaultMonitor:
         self._bits = torch.tensor(bits, dtype=torch.int32, device=device).unsqueeze(1)
         quarantined = sum(bool(bit & QUARANTINE) for bit in FaultBit)
         self._ending = self._flag_rows[:quarantined]
-        # One comparison serves all checks: `checks < limits` holds where nothing is wrong and is
-        # false for NaN. A non-finite state fails both of its columns: ABSURD + (NONFINITE -
-        # ABSURD) leaves NONFINITE.
+        # Checks are rows: action, state, reward, each against two limits by one comparison, which
+        # holds where nothing is wrong and is false for NaN. A state that is not finite fails both
+        # of its limits: ABSURD + (NONFINITE - ABSURD) leaves NONFINITE.
         infinite = float("inf")
-        limits = [infinite, ABSURD, infinite, infinite]
+        limits = [[[infinite], [infinite]], [[ABSURD], [infinite]], [[infinite], [infinite]]]
+        second = FaultBit.STATE_NONFINITE - FaultBit.STATE_ABSURD
         codes = [
-            FaultBit.ACTION_NONFINITE,
-            FaultBit.STATE_ABSURD,
-            FaultBit.STATE_NONFINITE - FaultBit.STATE_ABSURD,
-            FaultBit.REWARD_NONFINITE,
+            [[int(FaultBit.ACTION_NONFINITE)], [0]],
+            [[int(FaultBit.STATE_ABSURD)], [int(second)]],
+            [[int(FaultBit.REWARD_NONFINITE)], [0]],
         ]
-        self._limits = torch.tensor(limits, dtype=torch.float32, device=device).unsqueeze(1)
-        numbers = [[int(code)] for code in codes]
-        self._codes = torch.tensor(numbers, dtype=torch.int32, device=device)
+        self._limits = torch.tensor(limits, dtype=torch.float32, device=device)
+        self._codes = torch.tensor(codes, dtype=torch.int32, device=device)
         self._fine = torch.zeros_like(self._codes)
         self._nothing = torch.zeros(1, dtype=torch.float32, device=device)
-        self._action = torch.zeros(num_envs, dtype=torch.float32, device=device)
+        # |x| as integers: without its sign a float's bits are in the order of its values, NaN last.
+        self._no_sign = torch.tensor([0x7FFFFFFF], dtype=torch.int32, device=device)
+        checks = zero_columns(num_envs, 3, device)
+        self._checks = checks.unsqueeze(1)
+        self._action = checks[0]
+        self._worst, self._reward = checks[1].view(torch.int32), checks[2]
+        causes = torch.zeros((3, 2, num_envs), dtype=torch.int32, device=device)
+        self._causes, self._cause_rows = causes, causes.view(6, num_envs)
 
     def register(self, state: StateRegistry) -> None:
         """Names what lasts from one call to the next."""
@@ -87,10 +93,12 @@ class FaultMonitor:
             reward: Rewards `[N]` before faulty rows are cleared.
             ignore: Rows `[N]` bool whose step does not count, or None.
         """
-        worst = state.abs().amax(1)  # a maximum norm would be five times as slow
-        checks = torch.stack((self._action, worst, worst, reward.abs()))
-        causes = torch.where(checks < self._limits, self._fine, self._codes)
-        torch.sum(causes, 0, dtype=torch.int32, out=self.word)
+        # A maximum of integers takes a third of the time of one of floats.
+        sizes = torch.bitwise_and(state.view(torch.int32), self._no_sign)
+        torch.amax(sizes, 1, out=self._worst)
+        torch.abs(reward, out=self._reward)
+        torch.where(self._checks < self._limits, self._fine, self._codes, out=self._causes)
+        torch.sum(self._cause_rows, 0, dtype=torch.int32, out=self.word)
         self.word.bitwise_or_(engine)
         if ignore is not None:
             self.word.masked_fill_(ignore, 0)

@@ -44,9 +44,8 @@ class EpisodeLog:
             *(f"termination/{name}" for name in terminations.names),
             *(f"fault/{bit.name.lower()}" for bit in FaultBit if bit.name),
         )
-        self._own_rows, self._sums = rewards.episode.t(), rewards.sums.t()
+        own, self._sums = rewards.episode.t(), rewards.sums.t()
         flags = (terminations.flags, faults.flags, terminations.done.unsqueeze(1))
-        self._flags = [flag.t() for flag in flags]
         self.returns, self.length = rewards.episode.unbind(1)
         """Return and steps of the running episode, each `[N]`."""
         # Columns: whether a row has metrics (none: left out), the named ones, whether it ended.
@@ -54,12 +53,12 @@ class EpisodeLog:
         count = len(self.names)
         packed = ctx.columns(first + count + 1, key="packed")
         self._all = packed.t()
-        at = (first + len(metrics.names), len(rewards.names), 2)
+        at = (first + len(metrics.names), len(rewards.names))
         self._metric_rows, rest = self._all[: at[0]], self._all[at[0] :]
         self._rate_rows, rest = rest[: at[1]], rest[at[1] :]
-        self._kept_rows, self._flag_rows = rest[: at[2]], rest[at[2] :]
-        width = self._flag_rows.shape[0]
-        self._raised = ctx.scratch_columns(width, torch.bool, key="raised").t()
+        # Copied as they are; as bytes flags become numbers six times as fast.
+        self._sources = [own, *(flag.t().view(torch.uint8) for flag in flags)]
+        self._copies = list(rest.split([source.shape[0] for source in self._sources]))
         self._words = self._all.view(torch.int32)
         self._chosen = ctx.scratch_columns(packed.shape[1], torch.int32, key="chosen").t()
         self._chosen_values = self._chosen.view(torch.float32)
@@ -89,9 +88,7 @@ class EpisodeLog:
         if self._metrics.names:
             self._metrics.episode_values(self._metric_rows)
         torch.div(self._sums, self.length * self._dt, out=self._rate_rows)
-        self._kept_rows.copy_(self._own_rows)
-        torch.cat(self._flags, out=self._raised)  # of one dtype: else each part is copied alone
-        self._flag_rows.copy_(self._raised)
+        torch._foreach_copy_(self._copies, self._sources)
         # An AND with the bits of ended rows: a float times 0 would keep NaN.
         ended = torch.where(done, self._every_bit, self._no_bit)
         torch.bitwise_and(self._words, ended, out=self._chosen)

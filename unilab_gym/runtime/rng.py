@@ -2,10 +2,11 @@
 
 A draw is a function of (key of the environment, counter, column)::
 
-    word = mix64(mix64(key + counter * G) + column_key)      # 64 bits: two uniforms of 24 bits,
-                                                             # or four coarse ones of 16
+    word = mix64(key + counter * G + column_key)      # 64 bits: two uniforms of 24 bits, or four
+                                                      # coarse ones of 16
 
-so consumption never depends on data, and the numbers of environment i do not depend on how many
+which is splitmix64 from as many starting points as there are keys and columns, each walking by
+the golden ratio's G: so consumption never depends on data, and the numbers of environment i do not depend on how many
 environments there are, on the device, or on which other terms exist (normals agree to
 rounding on another device). There are two counters per
 environment: (episode, draw) for the running episode and (episode + 1, 0) for the reset that will
@@ -13,7 +14,7 @@ start the next one; a constant table picks the counter for each column. One bloc
 every term.
 
 mix64 is the finaliser of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
-generators, OOPSLA 2014).
+generators, OOPSLA 2014). What is kept of a counter is its position, key + counter * G.
 """
 
 from __future__ import annotations
@@ -128,9 +129,17 @@ class _Stream:
         """64-bit words: each gives two numbers, or four coarse ones."""
         return -(-self.width // _NUMBERS[self.kind])
 
+    @property
+    def numbers(self) -> int:
+        """Columns of the block's numbers that it takes."""
+        return self.width if self.kind == "coarse" else _NUMBERS[self.kind] * self.words
+
 
 _NUMBERS = {"coarse": 4, "fine": 2, "normal": 2}
 """Numbers out of a 64-bit word, by the kind of stream."""
+_INTEGERS = {"coarse": torch.int16, "fine": torch.int32, "normal": torch.int32}
+_LANES = 8
+"""Rows of numbers are a multiple of this wide: arithmetic by column is a third faster."""
 _GRID = {"coarse": 2.0**-16, "fine": 2.0**-24, "normal": 2.0**-24}
 """Distance of neighbouring values in [0, 1)."""
 
@@ -141,7 +150,8 @@ class _Block:
     Streams that follow the same counter lie side by side, so that picking the counter is an
     addition with broadcasting; picking columns by index costs ten times as much. Coarse streams
     are outside and the normals of both counters meet in the middle, where one transformation
-    serves all. What a stream leaves of its last word is unused.
+    serves all. What a stream leaves of its last word is unused; a coarse one leaves no gap, so
+    that noise of neighbouring terms lies side by side.
     """
 
     def __init__(self, num_envs: int, device: torch.device, counters: int, mixer: _Mixer) -> None:
@@ -169,7 +179,8 @@ class _Block:
                 middle += numbers[1]
             bounds.append(len(keys))
         flat = list(itertools.chain.from_iterable(self.streams))
-        self._allocate(keys, (scale, middle), bounds, flat)
+        spare = [0.0] * (-len(scale) % _LANES)
+        self._allocate(keys, (scale + spare, middle + spare), bounds, flat)
         normals = [stream for stream in flat if stream.kind == "normal"]
         self.normals = _Normals(self.values, normals) if normals else None
         for stream in flat:
@@ -188,38 +199,51 @@ class _Block:
         self._words = torch.zeros((n, width), dtype=torch.int64, device=device)
         # Scratch words mean nothing once the numbers are written, and share their memory: what
         # passes the cache in a step is a third less.
-        memory = torch.zeros(n * len(self._scale), dtype=torch.float32, device=device)
+        numbers = len(self._scale)
+        memory = torch.zeros(n * max(numbers, 2 * width), dtype=torch.float32, device=device)
         self._scratch = memory[: 2 * n * width].view(torch.int64).view(n, width)
-        self.values = memory.view(n, len(self._scale))
+        self.values = memory[: n * numbers].view(n, numbers)
         table = torch.tensor(keys, dtype=torch.int64, device=device)
         self._parts = [
             (counter, table[first:last], self._words[:, first:last])
             for counter, (first, last) in enumerate(itertools.pairwise(bounds))
             if last > first
         ]
-        self._runs: list[tuple[Tensor, Tensor]] = []  # (the words' integers, their numbers)
-        word = number = 0
-        for coarse, run in itertools.groupby(streams, lambda s: s.kind == "coarse"):
-            words = sum(stream.words for stream in run)
-            integers = self._words[:, word : word + words].view(
-                torch.int16 if coarse else torch.int32
-            )
-            end = number + integers.shape[1]
-            self._runs.append((integers, self.values[:, number:end]))
-            word, number = word + words, end
-        fine = [integers for integers, _ in self._runs if integers.dtype == torch.int32]
-        self._halves = fine[0] if fine else None
+        self._integers, self._numbers = self._conversions(streams)
+        first = sum(stream.words for stream in self.streams[0] if stream.kind == "coarse")
+        fine = sum(stream.words for stream in streams if stream.kind != "coarse")
+        self._halves = self._words[:, first : first + fine].view(torch.int32) if fine else None
         self._unused_bits = torch.tensor([8], dtype=torch.int32, device=device)
 
-    def draw(self, mixed: tuple[Tensor, ...]) -> None:
-        """Fills the block from the first-level words of each counter, `[N, 1]`."""
+    def _conversions(self, streams: list[_Stream]) -> tuple[list[Tensor], list[Tensor]]:
+        """The words' integers in runs without a gap, and where the numbers of each go."""
+        views = {kind: self._words.view(_INTEGERS[kind]) for kind in _NUMBERS}
+        integers: list[Tensor] = []
+        numbers: list[Tensor] = []
+        word, gap = 0, True
+        previous: torch.dtype | None = None
+        for stream in streams:
+            lanes, view = _NUMBERS[stream.kind], views[stream.kind]
+            start, number, count = lanes * word, stream.start, stream.numbers
+            if not gap and view.dtype == previous:
+                start, number = start - integers[-1].shape[1], number - integers[-1].shape[1]
+                count += integers.pop().shape[1]
+                numbers.pop()
+            integers.append(view[:, start : start + count])
+            numbers.append(self.values[:, number : number + count])
+            word, previous = word + stream.words, view.dtype
+            gap = start + count != lanes * word
+        return integers, numbers
+
+    def draw(self, positions: tuple[Tensor, ...]) -> None:
+        """Fills the block from the position of each counter, `[N, 1]`."""
         for counter, keys, words in self._parts:
-            torch.add(mixed[counter], keys, out=words)
+            torch.add(positions[counter], keys, out=words)
         self._mixer.mix_(self._words, self._scratch)
         if self._halves is not None:
             torch.bitwise_right_shift(self._halves, self._unused_bits, out=self._halves)
-        for integers, numbers in self._runs:
-            numbers.copy_(integers)  # exact; a product that converts takes twice as long
+        # Exact, and one call for all runs; a product that converts takes twice as long.
+        torch._foreach_copy_(self._numbers, self._integers)
         self.values.mul_(self._scale)
         self.values.add_(self._middle)
         if self.normals is not None:
@@ -227,15 +251,13 @@ class _Block:
 
 
 def _scaling(stream: _Stream) -> tuple[list[float], list[float]]:
-    """Factor and offset of every number that the stream's words give."""
-    unused = _NUMBERS[stream.kind] * stream.words - stream.width
+    """Factor and offset of every number that the stream takes."""
     grid = _GRID[stream.kind]
     if stream.kind == "normal":
-        count = stream.width + unused
-        return [2.0 * _UNIT * grid] * count, [0.0] * count
-    pairs = list(zip(stream.low, stream.high, strict=True))
-    spans = [high - low for low, high in pairs] + [0.0] * unused
-    lows = [low for low, _ in pairs] + [0.0] * unused
+        return [2.0 * _UNIT * grid] * stream.numbers, [0.0] * stream.numbers
+    unused = stream.numbers - stream.width
+    lows = [*stream.low] + [0.0] * unused
+    spans = [high - low for low, high in zip(stream.low, stream.high, strict=True)] + [0.0] * unused
     # A signed 24-bit integer k gives (k / 2^24 + 1/2) in [0, 1), then low + span x that; one of 16
     # bits gives the middle of its interval, so that the mean is right.
     middle = 0.5 + grid / 2 if stream.kind == "coarse" else 0.5
@@ -277,23 +299,21 @@ class ManagerRng:
     """
 
     def __init__(self, num_envs: int, device: torch.device) -> None:
-        """Allocates keys and counters; every key is 0 until `set_keys`."""
+        """Allocates keys and positions; every key is 0 until `set_keys`."""
         self.num_envs = num_envs
         self.device = device
         self.keys = torch.zeros((num_envs, 1), dtype=torch.int64, device=device)
         rows = zero_columns(num_envs, 2, device, torch.int64)
-        self.counters = rows.t()
-        """Column 0: (episode, draw); column 1: (episode + 1, 0)."""
-        self._counter_rows = rows
+        self.positions = rows.t()
+        """key + counter * G; column 0 of (episode, draw), column 1 of (episode + 1, 0)."""
         self._running, self._following = rows
-        self._mixed, self._mixed_scratch = torch.zeros_like(rows), torch.zeros_like(rows)
-        self._mixed_columns = self._mixed.unsqueeze(2).unbind(0)
-        self._key_row = self.keys.view(-1)
-        constants = torch.tensor([[1], [0], [_EPISODE], [_signed(_GOLDEN)]], device=device)
-        self._one, self._none, self._episode, self._golden = constants
-        self._mixer = _Mixer(device)
-        self._block = _Block(num_envs, device, 2, self._mixer)
-        self._startup = _Block(num_envs, device, 1, self._mixer)
+        self._position_columns = rows.unsqueeze(2).unbind(0)
+        episode = _signed(_EPISODE * _GOLDEN)
+        constants = torch.tensor([[_signed(_GOLDEN)], [0], [episode]], device=device)
+        self._golden, self._none, self._episode = constants
+        mixer = _Mixer(device)
+        self._block = _Block(num_envs, device, 2, mixer)
+        self._startup = _Block(num_envs, device, 1, mixer)
         self._names: set[tuple[str, str]] = set()
         self._built = False
 
@@ -401,24 +421,19 @@ class ManagerRng:
         self._startup.build()
         self._built = True
 
-    def _mix_counters(self, counters: Tensor) -> tuple[Tensor, ...]:
-        torch.mul(counters, self._golden, out=self._mixed)
-        self._mixer.mix_(self._mixed.add_(self._key_row), self._mixed_scratch)
-        return self._mixed_columns
-
     def draw(self) -> None:
         """Fills every step and reset stream from the current counters."""
         if any(self._block.streams):
-            self._block.draw(self._mix_counters(self._counter_rows))
+            self._block.draw(self._position_columns)
 
     def draw_startup(self) -> None:
         """Fills every startup stream; counter (0, 0) of each key."""
         if any(self._startup.streams):
-            self._startup.draw(self._mix_counters(torch.zeros_like(self._counter_rows)))
+            self._startup.draw((self.keys,))
 
     def advance(self) -> None:
         """A step of the running episode has begun."""
-        self._running.add_(self._one)
+        self._running.add_(self._golden)
 
     def start_episode(self, mask: Tensor) -> None:
         """Masked rows enter their next episode: (episode + 1, 0)."""
@@ -438,15 +453,18 @@ class ManagerRng:
         given = torch.tensor([key is not None for key in keys], device=self.device)
         chosen = given if mask is None else given & mask
         values = torch.tensor([key or 0 for key in keys], dtype=torch.int64, device=self.device)
-        self.keys.copy_(torch.where(chosen, values, self.keys[:, 0]).unsqueeze(1))
+        old = self.keys.clone()
+        self.keys.copy_(torch.where(chosen, values, old[:, 0]).unsqueeze(1))
         if restart:
-            start = torch.tensor([0, _EPISODE], dtype=torch.int64, device=self.device)
-            self.counters.copy_(torch.where(chosen.unsqueeze(1), start, self.counters))
+            start = self.keys + torch.stack((self._none, self._episode), 1)
+            self.positions.copy_(torch.where(chosen.unsqueeze(1), start, self.positions))
+        else:
+            self.positions.add_(self.keys - old)
 
     def register(self, state: StateRegistry) -> None:
-        """Names keys and counters, which decide every later draw; after `build`."""
+        """Names keys and positions, which decide every later draw; after `build`."""
         state.add_rows("rng", "keys", self.keys)
-        state.add_rows("rng", "counters", self.counters)
+        state.add_rows("rng", "positions", self.positions)
         for name, block in (("block", self._block), ("startup", self._startup)):
             state.add_scratch("rng", name, block.values)
             if block.normals is not None:

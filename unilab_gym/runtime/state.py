@@ -7,7 +7,7 @@ observation. Keys are names::
     engine/state          packed mjSTATE_INTEGRATION rows [N, nstate], the same on both backends
     engine/acceleration   acceleration-stage reads [N, W]
     model/<field>         per-environment model fields [N, ...]
-    rng/keys, rng/counters
+    rng/keys, rng/positions
     <owner>/<key>         what managers and terms carry, see `StateRegistry`
     shared/<owner>/<key>  what all environments share; in `state_dict` alone
 """
