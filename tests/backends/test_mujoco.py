@@ -35,7 +35,7 @@ from unilab_gym.backends.base import (
     Stage,
     TensorIntervalPayload,
 )
-from unilab_gym.backends.mujoco import _SHORT, MujocoBackend, _Kinematics, _Reader
+from unilab_gym.backends.mujoco import _SHORT, MujocoBackend, _Reader
 from unilab_gym.config import SceneCfg, SimCfg
 from unilab_gym.errors import BudgetOverflowWarning, ConfigError
 from unilab_gym.scene import build_scene
@@ -463,7 +463,7 @@ def test_a_few_rows_are_refreshed_as_the_batch_would_bitwise(scene, monkeypatch)
     """Without waking the batch's threads; poses, states and all later steps are the same."""
     seen = []
     for limit in (24, 0):
-        monkeypatch.setattr(_Kinematics, "ROWS", limit)
+        monkeypatch.setattr("unilab_gym.backends.mujoco._FEW", limit)
         backend = MujocoBackend(make_spec(scene))
         reads = backend.compile_reads(_kinematic_plan(scene.index))
         ctrl = controls(scene.index, 30)
@@ -483,12 +483,12 @@ def test_a_few_rows_are_refreshed_as_the_batch_would_bitwise(scene, monkeypatch)
 
 def test_what_kinematics_cannot_refresh_goes_through_the_batch(scene):
     backend, _ = build(scene)
-    assert backend._kinematics is None  # sensors, velocities
+    assert backend._row_copies is None  # sensors, velocities
     backend.compile_reads(_kinematic_plan(scene.index))
-    assert backend._kinematics is not None
+    assert backend._row_copies is not None
     com = block("subtree_com", 0, 3, Stage.POS)
     backend.compile_reads(ReadPlan(step=(com,), reset=(com,)))
-    assert backend._kinematics is None
+    assert backend._row_copies is None
     backend.close()
 
 
@@ -518,7 +518,7 @@ def test_state_reads_run_no_forward_pass_after_a_reset(scene, monkeypatch):
         (position, 1, [([0, 3], mujoco.mjtStage.mjSTAGE_POS)]),
         (plan.reset, 24, [([0, 3], VEL)]),
     ):
-        monkeypatch.setattr(_Kinematics, "ROWS", rows)
+        monkeypatch.setattr("unilab_gym.backends.mujoco._FEW", rows)
         calls.clear()
         backend.compile_reads(ReadPlan(items, items))
         backend.reset(default_payload(backend), mask_of(0, 3))

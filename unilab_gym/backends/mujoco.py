@@ -51,6 +51,8 @@ _WARNING_BITS = (  # order of mjtWarning in 4.0
 )
 _SHORT = 4
 """A dimension of so many entries is short; sums over it are the same bits in either layout."""
+_FEW = 24
+"""Rows that are reset one by one; more are faster together."""
 _BOUND_TENSORS = 32
 """Tensors of callers whose views are kept; the runtime has half a dozen."""
 
@@ -114,6 +116,10 @@ class _Reader:
         source = self._source[ids]
         self._target[ids] = source if self._columns is None else source[:, self._columns]
 
+    def copy_row(self, row: int) -> None:
+        source = self._source[row]
+        self._target[row] = source if self._columns is None else source[self._columns]
+
     def clear_rows(self, ids: Any) -> None:
         self._target[ids] = 0.0
 
@@ -147,7 +153,7 @@ def _slice_rows(item: FieldSlice, flat: Any) -> tuple[Any, Any]:
 
 
 class _Kinematics:
-    """Refreshes a few rows in the caller's own thread.
+    """Refreshes single rows in the caller's own thread.
 
     A forward pass of the batch wakes its threads, which takes longer than the kinematics of a few
     rows. The same function of the engine, so the same bits.
@@ -155,27 +161,25 @@ class _Kinematics:
 
     FIELDS = ("xpos", "xquat", "xmat", "geom_xpos", "geom_xmat", "site_xpos", "site_xmat")
     """Results of `mj_kinematics` that depend on positions and on no randomized field."""
-    ROWS = 24
-    """More are faster in the batch."""
 
     @classmethod
     def serves(cls, model: Any, readers: Sequence[_Reader]) -> bool:
         """Whether it refreshes everything that these readers want."""
         known = (*cls.FIELDS, "qpos", "qvel")  # these need no pass
-        wanted = {reader.item.field for reader in readers if not reader.acceleration}
-        return model.nmocap == 0 and wanted <= set(known)
+        return model.nmocap == 0 and {reader.item.field for reader in readers} <= set(known)
 
-    def __init__(self, model: Any, readers: Sequence[_Reader]) -> None:
+    def __init__(self, model: Any, qpos: Any, readers: Sequence[_Reader]) -> None:
         self._model, self._data = model, mujoco.MjData(model)
+        self._rows_qpos = qpos
         self._qpos: Any = self._data.qpos
         self._copies: list[Callable[[int], None]] = []
         for reader in readers:
-            if not reader.acceleration and reader.item.field in self.FIELDS:
+            if reader.item.field in self.FIELDS:
                 source: Any = getattr(self._data, reader.item.field)
                 self._copies.append(reader.like(source.reshape(1, -1)))
 
-    def refresh(self, row: int, qpos: Any) -> None:
-        self._qpos[:] = qpos
+    def refresh(self, row: int) -> None:
+        self._qpos[:] = self._rows_qpos[row]
         mujoco.mj_kinematics(self._model, self._data)
         for copy in self._copies:
             copy(row)
@@ -223,8 +227,8 @@ class MujocoBackend(Backend):
         self._plan = ReadPlan((), ())
         self._step_readers: list[_Reader] = []
         self._reset_readers: list[_Reader] = []
+        self._row_copies: list[Callable[[int], None]] | None = None
         self._step_stage = self._reset_stage = mujoco.mjtStage.mjSTAGE_NONE
-        self._kinematics: _Kinematics | None = None
         self._bound: dict[int, tuple[Tensor, Any]] = {}
         self._closed = False
 
@@ -291,17 +295,25 @@ class MujocoBackend(Backend):
         self._keep_acceleration(tensors)
         self._step_readers = [readers[item] for item in plan.step if item in readers]
         self._reset_readers = [readers[item] for item in plan.reset if item in readers]
+        self._cleared_readers = [reader for reader in self._reset_readers if reader.acceleration]
         stages = (mujoco.mjtStage.mjSTAGE_NONE, mujoco.mjtStage.mjSTAGE_POS)
         stages = (*stages, mujoco.mjtStage.mjSTAGE_VEL, mujoco.mjtStage.mjSTAGE_VEL)
         # ACC reads hold the last substep's value: stage ACC would use a control never applied.
         self._step_stage = stages[plan.step_stage]
         self._reset_stage = stages[plan.reset_stage]
-        self._kinematics = None
-        if plan.reset_stage == Stage.POS and _Kinematics.serves(
-            self.spec.model, self._reset_readers
-        ):
-            self._kinematics = _Kinematics(self.spec.model, self._reset_readers)
+        self._row_copies = self._one_by_one(plan.reset_stage)
         return tensors
+
+    def _one_by_one(self, stage: Stage) -> list[Callable[[int], None]] | None:
+        """What refreshes a single row after a reset, or None where only the batch can."""
+        readers = [reader for reader in self._reset_readers if not reader.acceleration]
+        if stage == Stage.NONE:
+            return [reader.copy_row for reader in readers]
+        if stage == Stage.POS and _Kinematics.serves(self.spec.model, readers):
+            own = [r.copy_row for r in readers if r.item.field not in _Kinematics.FIELDS]
+            kinematics = _Kinematics(self.spec.model, self._rows_qpos, readers)
+            return [*own, kinematics.refresh]
+        return None
 
     def _check_slice(self, item: FieldSlice) -> None:
         if item.field not in DATA_FIELDS:
@@ -381,30 +393,34 @@ class MujocoBackend(Backend):
     def reset(self, payload: TensorResetRandomizationPayload, mask: Tensor) -> StepReceipt:
         """Resets and refreshes the masked rows only; see the base class."""
         self._check_open()
-        ids = np.flatnonzero(self._array(mask))
+        (ids,) = self._array(mask).nonzero()
         if ids.size:
-            self._write_rows(ids, self._array(payload.state)[ids])
+            self._write_rows(ids, self._array(payload.state))
         return self._receipt("reset")
 
-    def _write_rows(self, ids: Any, rows: Any) -> None:
+    def _write_rows(self, ids: Any, values: Any) -> None:
+        """Writes these rows of `values` `[N, nstate]` and refreshes what a reset reads of them."""
         # No Batch.reset: a row of a shared batch is its state row, which is written whole, and its
         # outputs, which the forward pass and the zeros below replace. It would cost 0.3 us per
         # environment where 4 % of 1024 rows reset.
-        self._rows[ids] = rows
-        self._q_np[ids] = self._rows_q[ids]
-        one_by_one = self._kinematics if ids.size <= _Kinematics.ROWS else None
-        if one_by_one is not None:
+        if self._row_copies is not None and ids.size <= _FEW:
             for row in ids.tolist():
-                one_by_one.refresh(row, self._rows_qpos[row])
-        elif self._reset_stage != mujoco.mjtStage.mjSTAGE_NONE:
-            # A row that fails here fails again in its next step, which sets its fault bit.
-            with _quiet(), contextlib.suppress(SimulationError):
-                self._batch.forward(ids, stage=self._reset_stage)
-        for reader in self._reset_readers:
-            if reader.acceleration:
-                reader.clear_rows(ids)
-            elif one_by_one is None or reader.item.field not in _Kinematics.FIELDS:
-                reader.copy_rows(ids)
+                self._rows[row] = values[row]
+                self._q_np[row] = self._rows_q[row]
+                for copy in self._row_copies:
+                    copy(row)
+        else:
+            self._rows[ids] = values[ids]
+            self._q_np[ids] = self._rows_q[ids]
+            if self._reset_stage != mujoco.mjtStage.mjSTAGE_NONE:
+                # A row that fails here fails again in its next step, which sets its fault bit.
+                with _quiet(), contextlib.suppress(SimulationError):
+                    self._batch.forward(ids, stage=self._reset_stage)
+            for reader in self._reset_readers:
+                if not reader.acceleration:
+                    reader.copy_rows(ids)
+        for reader in self._cleared_readers:
+            reader.clear_rows(ids)
 
     def nominal(self, name: str) -> Tensor:
         """The compiled model's value; see the base class."""
@@ -459,7 +475,7 @@ class MujocoBackend(Backend):
         self._check_open()
         ids = np.flatnonzero(mask.numpy())
         if ids.size:
-            self._write_rows(ids, state.numpy()[ids])
+            self._write_rows(ids, state.numpy())
         return self._receipt("reset")
 
     def render_state(self, row: int) -> tuple[list[float], list[float]]:
@@ -478,9 +494,9 @@ class MujocoBackend(Backend):
         """Drops the batch and every view of it: its worker threads end with the last one."""
         self._closed = True
         self._batch = self._rows = self._rows_q = self._rows_qvel = self._rows_ctrl = None
-        self._rows_xfrc = self._rows_qpos = self._kinematics = None
+        self._rows_xfrc = self._rows_qpos = self._row_copies = None
         self._warning = self._counts = None
         self._fields = {}
-        self._step_readers, self._reset_readers = [], []
+        self._step_readers, self._reset_readers, self._cleared_readers = [], [], []
         self._acceleration = []
         self._bound = {}

@@ -87,6 +87,7 @@ class UniformVelocityCommand(CommandTerm):
                 raise ConfigError(f"{name} must be in [0, 1], got {share}")
         moved = ctx.adjusted("standing_fraction", standing_fraction)
         self._standing = standing_fraction if moved is None else moved
+        self._still = ctx.tensor(0.0)
         self._may_stand = moved is not None or standing_fraction > 0.0
         self._draw = RangedDraw(ctx, ranges, ("step", "reset"))
         self._cuts = {phase: Cut(_velocity_and_share) for phase in ("step", "reset")}
@@ -105,7 +106,7 @@ class UniformVelocityCommand(CommandTerm):
         moves = None
         if self._may_stand:
             moves = stay >= self._standing
-            fresh = torch.mul(fresh, moves, out=self._moving)
+            fresh = torch.where(moves, fresh, self._still, out=self._moving)
         torch.where(mask, fresh, self._columns, out=self._columns)
         if self._heading is not None:
             self._heading.resample(mask, phase, moves)

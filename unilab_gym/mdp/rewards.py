@@ -227,7 +227,12 @@ def gait_contact_match(
     gaits via periodic reward composition, ICRA 2021, with a kinematic contact flag.
     """
     match = frame[GeomContact(feet, margin)] == frame[Command(gait, "stance")]
-    return match.view(torch.uint8).float().mean(-1)  # from bool it takes twice as long
+    return _mean(match.view(torch.uint8))
+
+
+def _mean(values: Tensor) -> Tensor:  # `mean` does the same in twice the time
+    total = values.sum(-1, dtype=torch.float32)
+    return total.div_(number(values.shape[-1], total))
 
 
 @term(reads=lambda p: (GeomHeight(p["feet"]), Command(p["gait"], "stance")))
@@ -242,7 +247,7 @@ def swing_height(
     score = (height - number(target, height)).square_()
     score.mul_(number(-1.0 / sigma, score)).exp_()
     score.masked_fill_(frame[Command(gait, "stance")], 0.0)
-    return score.mean(-1)
+    return _mean(score)
 
 
 @term(reads=lambda p: (GeomContact(p["feet"], p["margin"]), Sensors(p["velocity_sensors"])))

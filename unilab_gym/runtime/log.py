@@ -19,6 +19,7 @@ from unilab_gym.runtime.managers.metrics import MetricsManager
 from unilab_gym.runtime.managers.rewards import RewardManager
 from unilab_gym.runtime.managers.terminations import TerminationManager
 from unilab_gym.runtime.reads import LogValue
+from unilab_gym.runtime.rows import copy_each
 from unilab_gym.runtime.term import BuildContext
 
 
@@ -58,7 +59,10 @@ class EpisodeLog:
         self._rate_rows, rest = rest[: at[1]], rest[at[1] :]
         # Copied as they are; as bytes flags become numbers six times as fast.
         self._sources = [own, *(flag.t().view(torch.uint8) for flag in flags)]
-        self._copies = list(rest.split([source.shape[0] for source in self._sources]))
+        self._copies: list[Tensor] = []
+        for source in self._sources:
+            self._copies.append(rest[: source.shape[0]])
+            rest = rest[source.shape[0] :]
         self._words = self._all.view(torch.int32)
         self._chosen = ctx.scratch_columns(packed.shape[1], torch.int32, key="chosen").t()
         self._chosen_values = self._chosen.view(torch.float32)
@@ -88,7 +92,7 @@ class EpisodeLog:
         if self._metrics.names:
             self._metrics.episode_values(self._metric_rows)
         torch.div(self._sums, self.length * self._dt, out=self._rate_rows)
-        torch._foreach_copy_(self._copies, self._sources)
+        copy_each(self._copies, self._sources)
         # An AND with the bits of ended rows: a float times 0 would keep NaN.
         ended = torch.where(done, self._every_bit, self._no_bit)
         torch.bitwise_and(self._words, ended, out=self._chosen)

@@ -6,12 +6,11 @@ A draw is a function of (key of the environment, counter, column)::
                                                       # coarse ones of 16
 
 which is splitmix64 from as many starting points as there are keys and columns, each walking by
-the golden ratio's G: so consumption never depends on data, and the numbers of environment i do not depend on how many
-environments there are, on the device, or on which other terms exist (normals agree to
-rounding on another device). There are two counters per
-environment: (episode, draw) for the running episode and (episode + 1, 0) for the reset that will
-start the next one; a constant table picks the counter for each column. One block a step serves
-every term.
+the golden ratio's G: so consumption never depends on data, and the numbers of environment i do not
+depend on how many environments there are, on the device, or on which other terms exist (normals
+agree to rounding on another device). There are two counters per environment: (episode, draw) for
+the running episode and (episode + 1, 0) for the reset that will start the next one; a constant
+table picks the counter for each column. One block a step serves every term.
 
 mix64 is the finaliser of splitmix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
 generators, OOPSLA 2014). What is kept of a counter is its position, key + counter * G.
@@ -31,7 +30,7 @@ from torch import Tensor
 
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.runtime.carriers import StateRegistry
-from unilab_gym.runtime.rows import zero_columns
+from unilab_gym.runtime.rows import copy_each, zero_columns
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -243,7 +242,7 @@ class _Block:
         if self._halves is not None:
             torch.bitwise_right_shift(self._halves, self._unused_bits, out=self._halves)
         # Exact, and one call for all runs; a product that converts takes twice as long.
-        torch._foreach_copy_(self._numbers, self._integers)
+        copy_each(self._numbers, self._integers)
         self.values.mul_(self._scale)
         self.values.add_(self._middle)
         if self.normals is not None:

@@ -42,7 +42,7 @@ from unilab_gym.config import (
 from unilab_gym.errors import ConfigError
 from unilab_gym.runtime.buffers import Block, DelayLine, FrameStack, Lags
 from unilab_gym.runtime.managers._noise import Column, Corruption
-from unilab_gym.runtime.rows import RowMask
+from unilab_gym.runtime.rows import RowMask, copy_each
 from unilab_gym.runtime.term import BoundTerm, BuildContext, bind_term, check_value, resets_of
 
 
@@ -105,7 +105,7 @@ class Copies:
                 start, column = column, column + value[0].numel()
                 part = self._out[:, start:column]
                 self._places.append(part.view(value.shape))
-        torch._foreach_copy_(self._places, values)
+        copy_each(self._places, values)
 
 
 class _Memory:
