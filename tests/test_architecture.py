@@ -20,7 +20,7 @@ FLOORS = (
     r"math|engine|model_index|serialize|signals|diagnosis|scene_config|learner_config|config|assets"
     r"|registration|io(\..*)?",
     r"backends\.base",
-    r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|rows|carriers|buffers|reads|frame|term)"
+    r"scene|robot|backends(\..*)?|runtime|runtime\.(rng|faults|receipts|rows|carriers|buffers|read_formulas|reads|frame|term)"
     r"|runtime\.(dynamics_reads|command_term|event_term|curriculum_term|recorder_term|fault_ring)"
     r"|motion|motion\.(clip|convert|make|library|sampler)",
     r"runtime\.managers(\..*)?|mdp(\..*)?|motion\.command",

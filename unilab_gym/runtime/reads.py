@@ -22,6 +22,8 @@ from torch import Tensor
 from unilab_gym import math as ugm
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.model_index import FieldSlice, GeomInfo, ModelIndex, Stage
+from unilab_gym.runtime.read_formulas import GravityOfRotation, InFrame, LowestPoint
+from unilab_gym.runtime.rows import Cut
 
 ALL = (".*",)
 
@@ -345,10 +347,7 @@ class _GravityFromRotation(DerivedRead):
         return (RootRot(),)
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
-        def gravity(rotation: Tensor) -> Tensor:
-            return rotation[:, 2].neg()
-
-        return gravity
+        return GravityOfRotation()
 
 
 @dataclass(frozen=True, eq=False)
@@ -374,11 +373,7 @@ class _LinVelFromRotation(DerivedRead):
         return (RootRot(), RootLinVelW())
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
-        def velocity(rotation: Tensor, vel: Tensor) -> Tensor:
-            x, y, z = (rotation * vel.unsqueeze(2)).unbind(1)
-            return (x + y).add_(z)  # a sum over three is slow
-
-        return velocity
+        return InFrame()
 
 
 @dataclass(frozen=True, eq=False)
@@ -431,24 +426,8 @@ class GeomHeight(DerivedRead):
         halves = radius.new_tensor([part[1] for part in parts])
         discs = [number for number, part in enumerate(parts) if any(part[2])]
         first, last = (discs[0], discs[-1] + 1) if discs else (0, 0)
-        scales = radius.new_tensor([part[2] for part in parts[first:last]])
-
-        def height(pos: Tensor, up: Tensor | None = None) -> Tensor:
-            low = pos[..., 2] - radius
-            if up is None:
-                return low
-            for extent in up.abs().mul_(halves).unbind(2):  # a sum over three entries is slow
-                low.sub_(extent)
-            if discs:
-                low[:, first:last].sub_(_norm(up[:, first:last] * scales))
-            return low
-
-        return height
-
-
-def _norm(rows: Tensor) -> Tensor:  # vector_norm takes up to ten times as long
-    x, y, z = rows.square().unbind(-1)
-    return (x + y).add_(z).sqrt_()
+        scales = radius.new_tensor([part[2] for part in parts[first:last]]) if discs else None
+        return LowestPoint(radius, halves, first, scales)
 
 
 _AXES = tuple[float, float, float]
@@ -573,9 +552,11 @@ class LinVelErrorSq(DerivedRead):
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """Three operations."""
+        planar = [Cut(lambda vector: (vector[:, :2],)) for _ in range(2)]
 
         def error(command: Tensor, vel: Tensor) -> Tensor:
-            ahead, left = (command[:, :2] - vel[:, :2]).square_().unbind(1)
+            wanted, found = planar[0](command)[0], planar[1](vel)[0]
+            ahead, left = (wanted - found).square_().unbind(1)
             return ahead + left
 
         return error
@@ -593,8 +574,9 @@ class AngVelErrorSq(DerivedRead):
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """Two operations."""
+        yaw = [Cut(lambda vector: (vector[:, 2],)) for _ in range(2)]
 
         def error(command: Tensor, vel: Tensor) -> Tensor:
-            return (command[:, 2] - vel[:, 2]).square_()
+            return (yaw[0](command)[0] - yaw[1](vel)[0]).square_()
 
         return error

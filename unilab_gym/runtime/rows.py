@@ -49,7 +49,7 @@ class Cut:
     """Views of a tensor that is the same one in most steps: cut once, not in every step.
 
     Args:
-        cut: Makes the views.
+        cut: Makes the views, and memory that goes with them.
     """
 
     def __init__(self, cut: Callable[[Tensor], tuple[Tensor, ...]]) -> None:
@@ -61,7 +61,8 @@ class Cut:
     def __call__(self, whole: Tensor) -> tuple[Tensor, ...]:
         """The views of this tensor."""
         if whole is not self._whole:
-            self._whole, self._views = whole, self._cut(whole)
+            with torch.inference_mode(False):  # memory made here can be written anywhere
+                self._whole, self._views = whole, self._cut(whole)
         return self._views
 
 
