@@ -54,7 +54,7 @@ from unilab_gym.vector_arguments import (
     render_rows,
     reset_keys,
 )
-from unilab_gym.vector_info import step_info
+from unilab_gym.vector_info import cloned, mapped, step_info
 from unilab_gym.vector_modes import EndedRows, alone, to_mode
 
 _RESET_OPTIONS = ("reset_mask", "state")
@@ -508,7 +508,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
     def _owned(self, value: Any) -> Any:
         """Copies of the runtime's tensors; an array is a copy anyway."""
         copies = self._copy and self._output == "torch"
-        return _map(value, Tensor.clone) if copies else value
+        return cloned(value) if copies else value
 
     def _logged(self, info: dict[str, Any]) -> dict[str, Any]:
         self._extras = None
@@ -558,16 +558,6 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, torch.device) else value
 
 
-def _map(value: Any, change: Callable[[Tensor], Any]) -> Any:
-    """A nested result with every tensor changed."""
-    if isinstance(value, Tensor):
-        return change(value)
-    if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-        return {key: _map(item, change) for key, item in items}
-    return tuple(_map(item, change) for item in cast("tuple[Any, ...]", value))
-
-
 def _as_tensor(value: Any) -> Tensor:
     if hasattr(value, "__dlpack__") and not isinstance(value, np.ndarray):
         return torch.from_dlpack(value)
@@ -577,7 +567,7 @@ def _as_tensor(value: Any) -> Tensor:
 def _to_host(value: Any) -> Any:
     """Every tensor of a nested result as an array of its own: one transfer for all of them."""
     tensors: list[Tensor] = []
-    _map(value, tensors.append)
+    mapped(value, tensors.append)
     ordered = sorted(tensors, key=Tensor.element_size, reverse=True)  # keeps items aligned
     flat = [tensor.contiguous().as_strided((tensor.numel(),), (1,)) for tensor in ordered]
     parts = [tensor.view(torch.uint8) for tensor in flat]
@@ -589,7 +579,7 @@ def _to_host(value: Any) -> Any:
         stop = start + part.numel()
         arrays[id(tensor)] = packed[start:stop].view(dtype).reshape(tuple(tensor.shape))
         start = stop
-    return _map(value, lambda tensor: arrays[id(tensor)])
+    return mapped(value, lambda tensor: arrays[id(tensor)])
 
 
 def _box(shape: tuple[int, ...]) -> gymnasium.spaces.Box:

@@ -1,16 +1,14 @@
-"""What `info` holds in mode SAME_STEP: tensors `[N, ...]`, the same keys in every step."""
+"""What a step returns: copies, and in mode SAME_STEP `info` with the same keys in every step."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from unilab_gym.runtime.log import EpisodeLog
-
-_OWN_MASKS = 5
-"""Masks beside those of the log's columns."""
 
 
 def step_info(log: EpisodeLog, done: Tensor, final_obs: Any) -> dict[str, Any]:
@@ -28,20 +26,36 @@ def step_info(log: EpisodeLog, done: Tensor, final_obs: Any) -> dict[str, Any]:
     # Two copies, cut into rows that do not overlap: each result can be overwritten. A clone, as
     # `contiguous` copies nothing where there is one environment.
     columns = log.packed_rows.clone(memory_format=torch.contiguous_format).unbind(0)
-    wanted = (len(columns) + _OWN_MASKS, *done.shape)
-    masks = iter(done.expand(wanted).clone(memory_format=torch.contiguous_format).unbind(0))
-    values = dict(zip(log.names, columns, strict=True))
-    returns, length = values.pop("episode/return"), values.pop("episode/length").long()
-    final: dict[str, Any] = {
-        "episode": {"r": returns, "l": length, "_r": next(masks), "_l": next(masks)},
-        "_episode": next(masks),
-    }
-    for name, value in values.items():
-        final[name] = value
-        final[f"_{name}"] = next(masks)
+    wanted = (len(columns) + 3, *done.shape)
+    masks = done.expand(wanted).clone(memory_format=torch.contiguous_format).unbind(0)
+    final: dict[str, Any] = dict(zip(log.names, columns, strict=True))
+    final.update(zip(log.mask_names, masks, strict=False))
+    returns, length = final.pop("episode/return"), final.pop("episode/length").long()
+    masks_of = final.pop("_episode/return"), final.pop("_episode/length")
+    final["episode"] = {"r": returns, "l": length, "_r": masks_of[0], "_l": masks_of[1]}
+    *_, final["_episode"], of_obs, of_info = masks
     return {
         "final_obs": final_obs,
-        "_final_obs": next(masks),
+        "_final_obs": of_obs,
         "final_info": final,
-        "_final_info": next(masks),
+        "_final_info": of_info,
     }
+
+
+def cloned(value: Any) -> Any:
+    """Copies of a tensor, of a dict of tensors, or of a sequence of these."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, dict):
+        return {key: item.clone() for key, item in cast("dict[str, Tensor]", value).items()}
+    return [cloned(item) for item in cast("tuple[Any, ...]", value)]
+
+
+def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """A nested result with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {key: mapped(item, change) for key, item in items}
+    return tuple(mapped(item, change) for item in cast("tuple[Any, ...]", value))

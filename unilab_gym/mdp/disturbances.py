@@ -45,12 +45,13 @@ class PushRoot(IntervalEvent):
         self._target = Cut(lambda delta: (delta[:, : len(self.dofs)],))
         self._rows = Cut(lambda due: (due.unsqueeze(1),))
         self._draw = RangedDraw(ctx, ranges, ("step",))
+        self._none = ctx.tensor(0.0)
 
     def apply(self, payload: TensorIntervalPayload, due: Tensor) -> None:
         """Stages the shove where it is due."""
         assert payload.qvel_delta is not None
         (target,), (due,) = self._target(payload.qvel_delta), self._rows(due)
-        torch.mul(self._draw("step"), due, out=target)
+        torch.where(due, self._draw("step"), self._none, out=target)
 
 
 class ApplyBodyWrench(IntervalEvent):

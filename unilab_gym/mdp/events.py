@@ -25,7 +25,7 @@ from unilab_gym.mdp.randomization import (
 )
 from unilab_gym.runtime.curriculum_term import Range, RangedDraw
 from unilab_gym.runtime.event_term import ResetEvent
-from unilab_gym.runtime.rows import Cut
+from unilab_gym.runtime.rows import Cut, copy_each
 from unilab_gym.runtime.term import BuildContext
 
 __all__ = [
@@ -90,7 +90,6 @@ class ResetRootUniform(ResetEvent):
         """Writes position, orientation and velocities of the root."""
         xy, half_yaw, velocities = self._drawn(self._draw("reset"))
         place, cos, sin = self._qpos(payload.qpos)
-        place.copy_(xy)
+        copy_each((place, *self._qvel(payload.qvel)), (xy, velocities))
         torch.cos(half_yaw, out=cos)
         torch.sin(half_yaw, out=sin)
-        self._qvel(payload.qvel)[0].copy_(velocities)

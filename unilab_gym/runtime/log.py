@@ -45,6 +45,7 @@ class EpisodeLog:
             *(f"termination/{name}" for name in terminations.names),
             *(f"fault/{bit.name.lower()}" for bit in FaultBit if bit.name),
         )
+        self.mask_names = tuple(f"_{name}" for name in self.names)
         own, self._sums = rewards.episode.t(), rewards.sums.t()
         flags = (terminations.flags, faults.flags, terminations.done.unsqueeze(1))
         self.returns, self.length = rewards.episode.unbind(1)

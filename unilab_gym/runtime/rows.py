@@ -8,7 +8,7 @@ take about a fifth of the time of `masked_fill_` and `where` with a mask that is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -66,9 +66,14 @@ class Cut:
         return self._views
 
 
-def copy_each(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+_Several = list[Tensor] | tuple[Tensor, ...]
+
+
+def copy_each(targets: _Several, sources: _Several) -> None:
     """Copies every tensor to its target, of any layout and dtype, in one call."""
-    torch._foreach_copy_(targets, sources)  # pyright: ignore
+    torch._foreach_copy_(  # pyright: ignore[reportPrivateUsage, reportPrivateImportUsage]
+        targets, sources
+    )
 
 
 def zero_columns(
