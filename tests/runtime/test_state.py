@@ -43,7 +43,13 @@ from unilab_gym.scene import build_scene
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "replay_dump.py"
 ELSEWHERE = ("_backend.",)
 """Engine memory: its rows, accelerations and model fields are read through the backend."""
-DERIVED = ("frame._derived.", "frame._cache.", "_backend._rows", "_backend._packed")
+DERIVED = (
+    "frame._derived.",
+    "frame._bound.",
+    "frame._cache.",
+    "_backend._rows",
+    "_backend._packed",
+)
 """Computed anew at every boundary, or in every call."""
 
 

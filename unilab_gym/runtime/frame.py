@@ -16,6 +16,7 @@ from torch import Tensor
 from unilab_gym.backends.base import ReadPlan
 from unilab_gym.errors import ConfigError, UndeclaredRead, near
 from unilab_gym.model_index import FieldSlice, ModelIndex, Stage
+from unilab_gym.runtime.read_formulas import Bound, Formula
 from unilab_gym.runtime.reads import DerivedRead, EngineRead, Read, RuntimeRead
 
 
@@ -58,6 +59,7 @@ class Frame:
         self._asked: dict[RuntimeRead, str] = {}
         self._stable: dict[Read, Tensor] = {}
         self._cache: dict[Read, Tensor] = {}  # what is known at this boundary
+        self._bound: dict[Read, tuple[list[Read], Bound]] = {}
         self._volatile: list[Read] = []
         self._askers: dict[Read, str] = {}
 
@@ -147,7 +149,22 @@ class Frame:
             if isinstance(read, RuntimeRead):
                 self.require((read,))
                 self._stable[read] = self._runtime[read]
+        self._bind_formulas()
         self.advance()
+
+    def _bind_formulas(self) -> None:
+        """Binds formulas whose needs stay where they are; sources come before what they serve."""
+        self._bound = {}
+        places = dict(self._stable)
+        for read, (compute, needs) in self._derived.items():
+            if isinstance(compute, Formula) and all(need in places for need in needs):
+                bound = compute.bind(*[places[need] for need in needs])
+                self._bound[read] = ([need for need in needs if need in self._derived], bound)
+                places[read] = bound.result
+
+    def stays(self, read: Read) -> bool:
+        """Whether a read is the same tensor at every boundary and needs no computation."""
+        return read in self._stable
 
     def require(self, reads: Iterable[RuntimeRead]) -> None:
         """Checks that managers offer these reads.
@@ -177,6 +194,14 @@ class Frame:
         known = self._cache
         value = known.get(read)
         if value is None:
+            bound = self._bound.get(read)
+            if bound is not None:
+                for need in bound[0]:
+                    if need not in known:
+                        self.get(need)
+                bound[1].run()
+                value = known[read] = bound[1].result
+                return value
             compute, needs = self._derived[read]  # type: ignore[index]
             # Most needs are known: no call for them.
             value = compute(*[known[n] if n in known else self.get(n) for n in needs])
@@ -184,19 +209,24 @@ class Frame:
         return value
 
 
-class TermFrame:
-    """The frame as one term sees it: only the reads that it declared."""
+class TermFrame(dict[Read, Tensor]):
+    """The frame as one term sees it: only the reads that it declared.
+
+    `frame[read]` is the tensor of a declared read. It holds those that stay; the others are
+    looked up at every boundary.
+    """
 
     __slots__ = ("_allowed", "_frame", "_name")
 
     def __init__(self, frame: Frame, name: str, reads: tuple[Read, ...]) -> None:
         """Limits the frame to the declared reads."""
+        super().__init__()
         self._frame = frame
         self._name = name
         self._allowed = frozenset(reads)
 
-    def __getitem__(self, read: Read) -> Tensor:
-        """The tensor of a declared read.
+    def __missing__(self, read: Read) -> Tensor:
+        """Looks up a declared read.
 
         Raises:
             UndeclaredRead: Names the term, the read and what it declared.
@@ -204,6 +234,7 @@ class TermFrame:
         if read not in self._allowed:
             declared = ", ".join(sorted(str(item) for item in self._allowed)) or "nothing"
             raise UndeclaredRead(f"{self._name} reads {read} but declares only: {declared}")
-        known = self._frame._cache  # pyright: ignore[reportPrivateUsage] (most reads: no call)
-        value = known.get(read)
-        return self._frame.get(read) if value is None else value
+        value = self._frame.get(read)
+        if self._frame.stays(read):
+            self[read] = value
+        return value

@@ -1,52 +1,132 @@
-"""What derived reads compute, in memory of their own.
+"""What derived reads compute.
 
-A read is computed at every boundary from the same tensors: engine reads and what managers own stay
-where they are. So views are cut and results allocated once, and a step does arithmetic only.
+Each formula is a function of tensors, for whoever has some, and binds to tensors that stay where
+they are: engine reads and what managers own. Bound, it has its views cut and its result allocated,
+and a step does nothing but the arithmetic.
 """
 
 from __future__ import annotations
 
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
-from unilab_gym.runtime.rows import Cut
+
+@dataclass(frozen=True)
+class Bound:
+    """A formula of certain tensors."""
+
+    run: Callable[[], object]
+    """Computes it anew, into `result`."""
+    result: Tensor
 
 
-class GravityOfRotation:
+class Formula(ABC):
+    """A function of tensors that can be bound to them."""
+
+    @abstractmethod
+    def bind(self, *tensors: Tensor) -> Bound:
+        """The formula of these tensors' memory, whatever it holds later."""
+
+    def __call__(self, *tensors: Tensor) -> Tensor:
+        """The value for these tensors, in memory of its own."""
+        bound = self.bind(*tensors)
+        bound.run()
+        return bound.result
+
+
+class GravityOfRotation(Formula):
     """Minus the third row of rotation matrices `[N, 3, 3]`: unit gravity in the body's frame."""
 
-    def __init__(self) -> None:
-        """Has seen no matrices yet."""
-        self._cut = Cut(lambda rotation: (rotation[:, 2], torch.empty_like(rotation[:, 2])))
-
-    def __call__(self, rotation: Tensor) -> Tensor:
-        """`[N, 3]`; the next call overwrites it."""
-        up, result = self._cut(rotation)
-        return torch.neg(up, out=result)
+    def bind(self, *tensors: Tensor) -> Bound:
+        """Of rotations; `[N, 3]`."""
+        up = tensors[0][:, 2]
+        result = torch.empty_like(up)
+        return Bound(functools.partial(torch.neg, up, out=result), result)
 
 
-class InFrame:
+class InFrame(Formula):
     """R^T v of rotation matrices `[N, 3, 3]` and vectors `[N, 3]`."""
 
-    def __init__(self) -> None:
-        """Has seen no matrices yet."""
-        self._products = Cut(_products)
-        self._column = Cut(lambda vector: (vector.unsqueeze(2),))
+    def bind(self, *tensors: Tensor) -> Bound:
+        """Of rotations and vectors; `[N, 3]`."""
+        rotation, vector = tensors
+        column, products = vector.unsqueeze(2), torch.empty_like(rotation)
+        x, y, z = products.unbind(1)
 
-    def __call__(self, rotation: Tensor, vector: Tensor) -> Tensor:
-        """`[N, 3]`; the next call overwrites it."""
-        products, x, y, z = self._products(rotation)
-        torch.mul(rotation, self._column(vector)[0], out=products)
-        return x.add_(y).add_(z)  # a sum over three is slow
+        def run() -> None:
+            torch.mul(rotation, column, out=products)
+            x.add_(y).add_(z)  # a sum over three is slow
 
-
-def _products(rotation: Tensor) -> tuple[Tensor, ...]:
-    products = torch.empty_like(rotation)
-    return products, *products.unbind(1)
+        return Bound(run, x)
 
 
-class LowestPoint:
-    """Height of the lowest point of each of K geoms `[N, K]`: see `reads.GeomHeight`.
+class Minus(Formula):
+    """Values minus a constant."""
+
+    def __init__(self, constant: Tensor) -> None:
+        """Keeps the constant."""
+        self._constant = constant
+
+    def bind(self, *tensors: Tensor) -> Bound:
+        """Of values; as they are."""
+        result = torch.empty_like(tensors[0])
+        return Bound(functools.partial(torch.sub, tensors[0], self._constant, out=result), result)
+
+
+class Below(Formula):
+    """Whether values are below a limit."""
+
+    def __init__(self, limit: Tensor) -> None:
+        """Keeps the limit."""
+        self._limit = limit
+
+    def bind(self, *tensors: Tensor) -> Bound:
+        """Of values; bool."""
+        result = torch.empty_like(tensors[0], dtype=torch.bool)
+        return Bound(functools.partial(torch.lt, tensors[0], self._limit, out=result), result)
+
+
+class PlanarErrorSq(Formula):
+    """(a_x - b_x)^2 + (a_y - b_y)^2 of two vectors."""
+
+    def bind(self, *tensors: Tensor) -> Bound:
+        """Of two `[N, d]`; `[N]`."""
+        wanted, found = tensors[0][:, :2], tensors[1][:, :2]
+        errors = torch.empty_like(wanted)
+        x, y = errors.unbind(1)
+
+        def run() -> None:
+            torch.sub(wanted, found, out=errors).square_()
+            x.add_(y)
+
+        return Bound(run, x)
+
+
+class ComponentErrorSq(Formula):
+    """(a_i - b_i)^2 of one component of two vectors."""
+
+    def __init__(self, component: int) -> None:
+        """Keeps the component."""
+        self._component = component
+
+    def bind(self, *tensors: Tensor) -> Bound:
+        """Of two `[N, d]`; `[N]`."""
+        wanted, found = (tensor[:, self._component] for tensor in tensors)
+        result = torch.empty_like(wanted)
+
+        def run() -> None:
+            torch.sub(wanted, found, out=result).square_()
+
+        return Bound(run, result)
+
+
+class LowestPoint(Formula):
+    """Height of the lowest point of each of K geoms: see `reads.GeomHeight`.
 
     Args:
         radius: Radii of the balls `[K]`.
@@ -58,34 +138,38 @@ class LowestPoint:
     def __init__(self, radius: Tensor, halves: Tensor, first: int, scales: Tensor | None) -> None:
         """Keeps the sizes."""
         self._radius, self._halves, self._scales = radius, halves, scales
-        self._discs = slice(first, first + (0 if scales is None else scales.shape[0]))
-        self._centre = Cut(lambda pos: (pos[..., 2], torch.empty_like(pos[..., 2])))
-        self._extents = Cut(_extents)
-        self._turned = Cut(lambda up: _scaled(up[:, self._discs]))
-        self._low = Cut(lambda low: (low[:, self._discs],))
+        self._first = first
 
-    def __call__(self, pos: Tensor, up: Tensor | None = None) -> Tensor:
-        """`[N, K]` of centres and, but for balls, orientations `[N, K, 3]`; overwritten next."""
-        height, low = self._centre(pos)
-        torch.sub(height, self._radius, out=low)
+    def bind(self, *tensors: Tensor) -> Bound:
+        """Of centres and, but for balls, orientations `[N, K, 3]`; `[N, K]`."""
+        height, (up,) = tensors[0][..., 2], tensors[1:] or (None,)
+        low = torch.empty_like(height)
+        centre = functools.partial(torch.sub, height, self._radius, out=low)
         if up is None:
-            return low
-        extents, *along = self._extents(up)
-        torch.abs(up, out=extents).mul_(self._halves)
-        for extent in along:  # a sum over three entries is slow
-            low.sub_(extent)
-        if self._scales is not None:
-            turned, scaled, x, y, z = self._turned(up)
-            torch.mul(turned, self._scales, out=scaled).square_()
-            self._low(low)[0].sub_(x.add_(y).add_(z).sqrt_())
-        return low
+            return Bound(centre, low)
+        extents = torch.empty_like(up)
+        along = extents.unbind(2)
+        discs = None if self._scales is None else self._discs(up, low, self._scales)
 
+        def run() -> None:
+            centre()
+            torch.abs(up, out=extents).mul_(self._halves)
+            for extent in along:  # a sum over three entries is slow
+                low.sub_(extent)
+            if discs is not None:
+                discs()
 
-def _extents(up: Tensor) -> tuple[Tensor, ...]:
-    extents = torch.empty_like(up)
-    return extents, *extents.unbind(2)
+        return Bound(run, low)
 
+    def _discs(self, up: Tensor, low: Tensor, scales: Tensor) -> Callable[[], None]:
+        """Lowers those geoms that have one by |S u|."""
+        chosen = slice(self._first, self._first + scales.shape[0])
+        turned, lower = up[:, chosen], low[:, chosen]
+        scaled = torch.empty_like(turned)
+        x, y, z = scaled.unbind(2)
 
-def _scaled(turned: Tensor) -> tuple[Tensor, ...]:
-    scaled = torch.empty_like(turned)
-    return turned, scaled, *scaled.unbind(2)
+        def run() -> None:
+            torch.mul(turned, scales, out=scaled).square_()
+            lower.sub_(x.add_(y).add_(z).sqrt_())  # a vector norm takes up to ten times as long
+
+        return run

@@ -6,7 +6,8 @@ reads are tensors that managers own (commands, actions, counters).
 
 Shapes use the package's letters: N envs, J joints, B bodies, K geoms or sites. Quaternions are
 wxyz. `_w` is the world frame, `_b` the root body's. Memory layout is not promised: index, add and
-`reshape` a read; `view(-1)` may raise.
+`reshape` a read; `view(-1)` may raise. A read is overwritten at the next boundary and shared by
+all who ask: never write to it, and `clone` what a term keeps.
 """
 
 from __future__ import annotations
@@ -22,8 +23,15 @@ from torch import Tensor
 from unilab_gym import math as ugm
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.model_index import FieldSlice, GeomInfo, ModelIndex, Stage
-from unilab_gym.runtime.read_formulas import GravityOfRotation, InFrame, LowestPoint
-from unilab_gym.runtime.rows import Cut
+from unilab_gym.runtime.read_formulas import (
+    Below,
+    ComponentErrorSq,
+    GravityOfRotation,
+    InFrame,
+    LowestPoint,
+    Minus,
+    PlanarErrorSq,
+)
 
 ALL = (".*",)
 
@@ -93,7 +101,7 @@ class DerivedRead(Read):
         raise NotImplementedError(type(self).__name__)
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
-        """A function of the required tensors."""
+        """A function of the required tensors; a `Formula` is bound to them once."""
         raise NotImplementedError(type(self).__name__)
 
     def at_stage(self, stage: Stage) -> DerivedRead:
@@ -390,12 +398,7 @@ class JointPosRel(DerivedRead):
         """One subtraction."""
         names = index.match("joint", self.names)
         values = [index.joint(n).default for n in names]
-        default = torch.tensor(values, dtype=torch.float32, device=device)
-
-        def relative(q: Tensor) -> Tensor:
-            return q - default
-
-        return relative
+        return Minus(torch.tensor(values, dtype=torch.float32, device=device))
 
 
 @dataclass(frozen=True, eq=False)
@@ -465,12 +468,7 @@ class GeomContact(DerivedRead):
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """One comparison."""
-        margin = torch.full((), self.margin, dtype=torch.float32, device=device)
-
-        def contact(height: Tensor) -> Tensor:
-            return height < margin
-
-        return contact
+        return Below(torch.full((), self.margin, dtype=torch.float32, device=device))
 
 
 # --- runtime reads -----------------------------------------------------------------------------
@@ -552,14 +550,7 @@ class LinVelErrorSq(DerivedRead):
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """Three operations."""
-        planar = [Cut(lambda vector: (vector[:, :2],)) for _ in range(2)]
-
-        def error(command: Tensor, vel: Tensor) -> Tensor:
-            wanted, found = planar[0](command)[0], planar[1](vel)[0]
-            ahead, left = (wanted - found).square_().unbind(1)
-            return ahead + left
-
-        return error
+        return PlanarErrorSq()
 
 
 @dataclass(frozen=True, eq=False)
@@ -574,9 +565,4 @@ class AngVelErrorSq(DerivedRead):
 
     def build(self, index: ModelIndex, device: torch.device) -> Callable[..., Tensor]:
         """Two operations."""
-        yaw = [Cut(lambda vector: (vector[:, 2],)) for _ in range(2)]
-
-        def error(command: Tensor, vel: Tensor) -> Tensor:
-            return (yaw[0](command)[0] - yaw[1](vel)[0]).square_()
-
-        return error
+        return ComponentErrorSq(2)

@@ -18,7 +18,7 @@ import functools
 import inspect
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch
@@ -433,10 +433,16 @@ class BoundTerm:
     _call: Callable[..., Tensor]
     instance: Any = None
     """The object, where the term is a class."""
+    compute: Callable[[], Tensor] = field(init=False)
+    """The value at this boundary, `[N]` or `[N, d]`."""
+
+    def __post_init__(self) -> None:
+        """Binds the frame: a step calls the term and nothing in between."""
+        self.compute = functools.partial(self._call, self._frame)
 
     def __call__(self) -> Tensor:
         """The value at this boundary, `[N]` or `[N, d]`."""
-        return self._call(self._frame)
+        return self.compute()
 
     @property
     def has_update(self) -> bool:

@@ -32,6 +32,7 @@ class MetricsManager:
                 check_idle(ctx, "metrics", name, cfg)
         ordered = sorted(wanted.items(), key=lambda item: _REDUCTIONS.index(item[1].reduce))
         self._terms = [bind_term(ctx, "metrics", name, cfg) for name, cfg in ordered]
+        self._computes = [term.compute for term in self._terms]
         self._resets = resets_of(self._terms)
         for term in self._terms:
             if not term.scalar:
@@ -69,7 +70,7 @@ class MetricsManager:
         """Takes one step into the reductions; the chosen rows are left out."""
         if not self._terms:
             return
-        torch.stack([self._one, *(term() for term in self._terms)], out=self._rows)
+        torch.stack([self._one, *[compute() for compute in self._computes]], out=self._rows)
         self._words.bitwise_and_(void.kept)
         kept, values, width = self._kept, self._block, self._block.shape[1]
         adds, maxes = 1 + self._adds, 1 + self._maxes

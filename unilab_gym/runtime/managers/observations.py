@@ -137,11 +137,12 @@ class _Group:
         self.name = name
         self.cfg = cfg
         self.terms: list[ObservationTermInfo] = []
-        self.keys: list[str] = []
+        self.keys: list[int] = []
+        """Numbers of the terms among the manager's."""
         self._lag_columns: list[int | None] = []
         self._moves: dict[str, list[tuple[Tensor, Tensor, Tensor | None]]] = {}
 
-    def add(self, ctx: BuildContext, lags: Lags, name: str, key: str, width: int) -> None:
+    def add(self, ctx: BuildContext, lags: Lags, name: str, key: int, width: int) -> None:
         """Appends a term and registers the draw of its delay."""
         term, group = self.cfg.terms[name], self.cfg
         history, start = history_of(group, term), 0
@@ -272,7 +273,7 @@ class _Group:
         self._high = ctx.tensor(high)
         self._scale = ctx.tensor(scale) if any(factor != 1.0 for factor in scale) else None
 
-    def _fresh(self, values: Mapping[str, Tensor], phase: str) -> Tensor:
+    def _fresh(self, values: list[Tensor], phase: str) -> Tensor:
         """This boundary's frame `[N, D]`, always in the same memory."""
         fresh = self.fresh
         if self._source is not None:
@@ -302,7 +303,7 @@ class _Group:
         if self._corruption is not None:
             self._corruption.add_bias(self.fresh)
 
-    def observe(self, values: Mapping[str, Tensor], keep: RowMask) -> None:
+    def observe(self, values: list[Tensor], keep: RowMask) -> None:
         """Makes this boundary's frame; the chosen rows take nothing in."""
         self._fresh(values, "step")
         if self._line is not None:
@@ -310,7 +311,7 @@ class _Group:
         if self._history is not None:
             self._history.pushed()
 
-    def observe_reset(self, values: Mapping[str, Tensor], rows: RowMask) -> None:
+    def observe_reset(self, values: list[Tensor], rows: RowMask) -> None:
         """Makes the frame after a reset; the chosen rows forget and start with it."""
         self._fresh(values, "reset")
         if self._line is not None:
@@ -341,7 +342,8 @@ class ObservationManager:
             ConfigError: If a group is empty, a term does not bind, or a shared delay is said in
                 two ways.
         """
-        self._terms: dict[str, BoundTerm] = {}
+        self._terms: list[BoundTerm] = []
+        numbers: dict[str, int] = {}
         self._groups: dict[str, _Group] = {}
         self._memories: list[_Memory] = []
         self._lags = Lags()
@@ -351,19 +353,20 @@ class ObservationManager:
             group = _Group(group_name, cfg)
             for name, term_cfg in cfg.terms.items():
                 key = f"{func_name(term_cfg.func)}({to_dict(term_cfg.params)})"
-                if key not in self._terms:
-                    owner = f"observations/{group_name}"
-                    self._terms[key] = bind_term(
-                        ctx, owner, name, term_cfg, ("step", "reset"), updates=True
-                    )
-                group.add(ctx, self._lags, name, key, self._terms[key].width)
+                if key not in numbers:
+                    owner, phases = f"observations/{group_name}", ("step", "reset")
+                    numbers[key] = len(self._terms)
+                    self._terms.append(bind_term(ctx, owner, name, term_cfg, phases, updates=True))
+                number = numbers[key]
+                group.add(ctx, self._lags, name, number, self._terms[number].width)
             self._groups[group_name] = group
         self._lags.build(ctx, "observations")
         for group in self._groups.values():
             group.bind(ctx)
         self._order = self._finish(ctx)
-        self._resets = resets_of(self._terms.values())
-        self._updated = [term for term in self._terms.values() if term.has_update]
+        self._computes = [term.compute for term in self._terms]
+        self._resets = resets_of(self._terms)
+        self._updated = [term for term in self._terms if term.has_update]
 
     def _finish(self, ctx: BuildContext) -> list[_Group]:
         """Allocates every group; returns them with sources before those that follow them."""
@@ -413,11 +416,8 @@ class ObservationManager:
     def check(self) -> None:
         """Computes every term once to compare its width with its declaration."""
         rows = next(iter(self._groups.values())).buffer.shape[0]
-        for term in self._terms.values():
+        for term in self._terms:
             check_value(term, rows)
-
-    def _values(self) -> dict[str, Tensor]:
-        return {key: term() for key, term in self._terms.items()}
 
     def compute(self, keep: RowMask) -> None:
         """Observes a boundary, into `boundaries`; chosen rows hold their last observation."""
@@ -425,7 +425,7 @@ class ObservationManager:
             term.update()
         if self._lags.advance():
             self._read_lags()
-        values = self._values()
+        values = [compute() for compute in self._computes]
         for group in self._order:
             group.observe(values, keep)
         for memory in self._memories:
@@ -433,7 +433,7 @@ class ObservationManager:
 
     def compute_reset(self, rows: RowMask) -> None:
         """Observes the boundary after a reset in the chosen rows; `buffers` are complete then."""
-        values = self._values()
+        values = [compute() for compute in self._computes]
         for group in self._order:
             group.observe_reset(values, rows)
         for memory in self._memories:

@@ -40,6 +40,7 @@ class RewardManager:
             if name not in active:
                 check_idle(ctx, "rewards", name, cfg)
         self._terms = [bind_term(ctx, "rewards", name, cfg) for name, cfg in active.items()]
+        self._computes = [term.compute for term in self._terms]
         self._resets = resets_of(self._terms)
         for term in self._terms:
             if not term.scalar:
@@ -87,7 +88,7 @@ class RewardManager:
         """The step's reward `[N]`, before faulty rows are cleared."""
         if not self._terms:
             return self.reward
-        torch.stack([term() for term in self._terms], out=self._value_rows)
+        torch.stack([compute() for compute in self._computes], out=self._value_rows)
         for weight, column in self._moved:
             torch.mul(weight, self._dt, out=column)
         torch.mul(self._value_rows, self._weight_column, out=self._step_rows)

@@ -35,6 +35,7 @@ class TerminationManager:
                 )
         ordered = sorted(terms.items(), key=lambda item: item[1].time_out)  # stable
         self._terms = [bind_term(ctx, "terminations", name, cfg) for name, cfg in ordered]
+        self._computes = [term.compute for term in self._terms]
         self._resets = resets_of(self._terms)
         for term in self._terms:
             if not term.scalar:
@@ -70,7 +71,7 @@ class TerminationManager:
         """Evaluates every term at this boundary; rows in `keep` `[N]` hold their last flags."""
         if self._terms:
             before = None if keep is None else self.flags.clone()
-            torch.stack([term() for term in self._terms], out=self._rows)
+            torch.stack([compute() for compute in self._computes], out=self._rows)
             if keep is not None and before is not None:
                 torch.where(keep.unsqueeze(1), before, self.flags, out=self.flags)
         if self._read:
