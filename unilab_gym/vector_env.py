@@ -168,6 +168,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
             "autoreset_mode": self.autoreset_mode,
         }
         self._copy, self._output, self._log_in_info = copy, output, log_in_info
+        self._quiet = quiet_torch(self.device.type == "cpu")
         self._groups = observation_groups(cfg, obs)
         self._single_group = obs == "policy"
         self._renderer: Any = None
@@ -330,7 +331,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
         if not self._has_reset:
             raise ResetNeeded("call reset() before the first step()")
         action = self._action(actions)
-        with quiet_torch(self.device.type == "cpu"):
+        with self._quiet:
             same_step = mode is AutoresetMode.SAME_STEP
             if mode is AutoresetMode.DISABLED:
                 self._ended.check()

@@ -46,7 +46,7 @@ ELSEWHERE = ("_backend.",)
 DERIVED = (
     "frame._derived.",
     "frame._bound.",
-    "frame._cache.",
+    "frame.known.",
     "_backend._rows",
     "_backend._packed",
 )
@@ -117,7 +117,7 @@ def unregistered(env):
     registry = env.rt.state
     known = (*registry.rows.values(), *registry.scratch.values(), env.rt.views.qpos)
     known = {tensor.untyped_storage().data_ptr() for tensor in known}
-    known |= {read.untyped_storage().data_ptr() for read in env.rt.frame._stable.values()}
+    known |= {read.untyped_storage().data_ptr() for read in env.rt.frame.fixed.values()}
     return sorted(
         path
         for path, tensor in rows_of(carriers(env), env.num_envs).items()

@@ -57,7 +57,10 @@ class TorchEnvState:
 
 
 class _Quiet:
-    """What `quiet_torch` returns: a generator would take longer than all it does."""
+    """What `quiet_torch` returns: a generator would take longer than all it does.
+
+    It can be entered again and again, but not within itself.
+    """
 
     __slots__ = ("_modes", "_single_thread", "_threads")
 
@@ -133,6 +136,7 @@ class ManagerBasedRlEnv:
         self.max_episode_steps = max_episode_steps or cfg.max_episode_steps
         self._on_fault = on_fault
         self._single_thread = spec.device.type == "cpu"
+        self._quiet = quiet_torch(self._single_thread, inference=True)  # of a step
         self._closed = False
         self._backend: Backend | None = None
         fields = event_fields(cfg.events)
@@ -313,7 +317,7 @@ class ManagerBasedRlEnv:
                 f"action must be float32 {wanted} on {self.device}, got {action.dtype} "
                 f"{tuple(action.shape)} on {action.device}"
             )
-        with quiet_torch(self._single_thread, inference=True):
+        with self._quiet:
             advance(self.rt, action, self.pending if restart else None)
             done = self.rt.terminations.done
             if autoreset:

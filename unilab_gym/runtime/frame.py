@@ -57,8 +57,10 @@ class Frame:
         self._derived: dict[DerivedRead, tuple[Callable[..., Tensor], tuple[Read, ...]]] = {}
         self._runtime: dict[RuntimeRead, Tensor] = {}
         self._asked: dict[RuntimeRead, str] = {}
-        self._stable: dict[Read, Tensor] = {}
-        self._cache: dict[Read, Tensor] = {}  # what is known at this boundary
+        self.fixed: dict[Read, Tensor] = {}
+        """Reads that are the same tensor at every boundary and need no computation."""
+        self.known: dict[Read, Tensor] = {}
+        """What is known at this boundary."""
         self._bound: dict[Read, tuple[list[Read], Bound]] = {}
         self._volatile: list[Read] = []
         self._askers: dict[Read, str] = {}
@@ -144,27 +146,23 @@ class Frame:
         Raises:
             ConfigError: If a runtime read was declared and no manager provides it.
         """
-        self._stable = {read: tensors[item] for read, item in self._slices.items()}
+        self.fixed = {read: tensors[item] for read, item in self._slices.items()}
         for read in self._phases:
             if isinstance(read, RuntimeRead):
                 self.require((read,))
-                self._stable[read] = self._runtime[read]
+                self.fixed[read] = self._runtime[read]
         self._bind_formulas()
         self.advance()
 
     def _bind_formulas(self) -> None:
         """Binds formulas whose needs stay where they are; sources come before what they serve."""
         self._bound = {}
-        places = dict(self._stable)
+        places = dict(self.fixed)
         for read, (compute, needs) in self._derived.items():
             if isinstance(compute, Formula) and all(need in places for need in needs):
                 bound = compute.bind(*[places[need] for need in needs])
                 self._bound[read] = ([need for need in needs if need in self._derived], bound)
                 places[read] = bound.result
-
-    def stays(self, read: Read) -> bool:
-        """Whether a read is the same tensor at every boundary and needs no computation."""
-        return read in self._stable
 
     def require(self, reads: Iterable[RuntimeRead]) -> None:
         """Checks that managers offer these reads.
@@ -182,16 +180,16 @@ class Frame:
 
     def advance(self) -> None:
         """A new boundary: derived values are computed anew when asked for."""
-        self._cache = dict(self._stable)
+        self.known = dict(self.fixed)
 
     def commands_changed(self) -> None:
         """Commands moved within the boundary: what was derived from managers is forgotten."""
         for read in self._volatile:
-            self._cache.pop(read, None)
+            self.known.pop(read, None)
 
     def get(self, read: Read) -> Tensor:
         """The value of a declared read."""
-        known = self._cache
+        known = self.known
         value = known.get(read)
         if value is None:
             bound = self._bound.get(read)
@@ -234,7 +232,10 @@ class TermFrame(dict[Read, Tensor]):
         if read not in self._allowed:
             declared = ", ".join(sorted(str(item) for item in self._allowed)) or "nothing"
             raise UndeclaredRead(f"{self._name} reads {read} but declares only: {declared}")
-        value = self._frame.get(read)
-        if self._frame.stays(read):
+        frame = self._frame
+        value = frame.known.get(read)
+        if value is None:
+            return frame.get(read)
+        if read in frame.fixed:
             self[read] = value
         return value
