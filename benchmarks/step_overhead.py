@@ -30,7 +30,7 @@ from unilab_gym.backends.mujoco import usable_cpus
 TASK = "UniLab/Go2JoystickFlat-v0"
 BAR_US = {1024: 3.0, 4096: 3.5}
 """The bars on `outside_us`."""
-OPERATIONS = 230
+OPERATIONS = 210
 """Operations of a step that are not views, resets included."""
 KEYS = {
     "outside_us",

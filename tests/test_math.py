@@ -113,3 +113,17 @@ def test_inputs_are_not_changed():
     ugm.yaw_quat(v[:, 0])
     assert torch.equal(q, kept[0])
     assert torch.equal(v, kept[1])
+
+
+def test_a_number_is_made_once_and_means_what_python_means():
+    x = torch.tensor([0.1, -3.0, 7.5])
+    assert ugm.number(-1.5, x) is ugm.number(-1.5, x) is not ugm.number(-1.25, x)
+    for value in (0.1, -1.0 / 0.3, 1e-30, 3.0):
+        assert torch.equal(x * ugm.number(value, x), x * value)
+        assert torch.equal(x - ugm.number(value, x), x - value)
+        assert torch.equal(x > ugm.number(value, x), x > value)
+    moved = torch.tensor(2.0)
+    assert ugm.number(moved, x) is moved  # a curriculum's
+    with torch.inference_mode():
+        made = ugm.number(123.25, x)
+    assert not made.is_inference() and (x.requires_grad_() * made).sum().requires_grad

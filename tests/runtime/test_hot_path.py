@@ -12,7 +12,7 @@ import unilab_gym
 from unilab_gym.config import DelayCfg, GaussianNoiseCfg, UniformNoiseCfg
 from unilab_gym.tasks.go2_joystick_flat import env_cfg
 
-BUDGET = 230
+BUDGET = 210
 """Operations of a Go2 step through the Gymnasium face: each is a kernel launch on a GPU."""
 STALLS = {
     "_local_scalar_dense",

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from unilab_gym.runtime.rows import Cut, PairSum, RowMask, zero_columns
+from unilab_gym.runtime.rows import Cut, PairSum, RowMask, copy_each, zero_columns
 
 
 def test_a_mask_clears_rows_whatever_they_hold():
@@ -59,3 +59,17 @@ def test_views_are_cut_once_for_a_tensor_and_anew_for_another():
         first, rest = cut(torch.full((1, 3), float(number)))
         assert first.item() == number and rest.tolist() == [[number, number]]
     assert len(cuts) == 5
+
+
+def test_copies_convert_and_follow_any_layout():
+    target = torch.zeros(3, 6)
+    flags = torch.tensor([[True, False], [False, False], [True, True]])
+    sources = [torch.arange(6.0).view(2, 3).t(), flags, torch.tensor([7, 8, 9])]
+    copy_each([target[:, 1:3], target[:, 3:5], target[:, 5]], sources)
+    assert target.tolist() == [
+        [0.0, 0.0, 3.0, 1.0, 0.0, 7.0],
+        [0.0, 1.0, 4.0, 0.0, 0.0, 8.0],
+        [0.0, 2.0, 5.0, 1.0, 1.0, 9.0],
+    ]
+    with pytest.raises(RuntimeError, match="size"):
+        copy_each([target[:, 0]], [torch.zeros(2)])

@@ -18,6 +18,7 @@ from helpers.probe import (
 from unilab_gym.config import ObservationGroupCfg, UniformNoiseCfg
 from unilab_gym.errors import ConfigError
 from unilab_gym.mdp import observations
+from unilab_gym.runtime.managers.observations import Concatenation, Copies
 from unilab_gym.runtime.reads import EpisodeStep
 from unilab_gym.runtime.rows import RowMask
 from unilab_gym.runtime.term import Term, term
@@ -276,3 +277,24 @@ def test_relatives_agree_and_share_no_number(tmp_path):
         obs.fill_(float(number))  # only its own columns
     assert all((obs == n).all() for n, obs in enumerate(env.state.obs.values()))
     env.close()
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_copies_on_the_cpu_are_the_concatenation_of_cuda(count):
+    """Scalars, vectors, blocks, flags, integers and doubles, in any layout, into strided rows."""
+    generator = torch.Generator().manual_seed(0)
+    values = [
+        torch.randn(count, generator=generator),
+        torch.randn(3, count, generator=generator).t(),
+        torch.randn(count, 2, 2, generator=generator),
+        torch.randn(count, 4, generator=generator) > 0,
+        torch.arange(count),
+        torch.randn(count, 1, generator=generator, dtype=torch.float64),
+        torch.randn(1, 2, generator=generator).expand(count, 2),
+    ]
+    outs = [torch.zeros(count, 20)[:, 1:18] for _ in range(2)]
+    for gather in (Copies(outs[0]), Concatenation(outs[1])):
+        gather(values)
+        gather(values)
+    assert torch.equal(*outs)
+    assert outs[0][:, 0].equal(values[0]) and outs[0][:, 4:8].equal(values[2].flatten(1))
