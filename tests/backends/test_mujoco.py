@@ -492,6 +492,15 @@ def test_what_kinematics_cannot_refresh_goes_through_the_batch(scene):
     backend.close()
 
 
+def test_a_backend_that_nobody_reads_can_be_reset(scene):
+    backend = MujocoBackend(make_spec(scene))
+    payload = default_payload(backend)
+    payload.qvel[:, 0] = 2.0
+    backend.reset(payload, mask_of(0, 3))
+    assert backend.views().qvel[:, 0].nonzero().flatten().tolist() == [0, 3]
+    backend.close()
+
+
 def test_state_reads_run_no_forward_pass_after_a_reset(scene, monkeypatch):
     """A plan of qpos and qvel costs a copy; any other its cheapest stage, of masked rows only."""
     calls = []

@@ -72,6 +72,18 @@ def test_an_undeclared_read_names_term_read_and_declarations():
         TermFrame(frame, "x", ())[JointPos()]
 
 
+def test_a_term_sees_the_same_frame_whatever_it_has_looked_up():
+    frame, _ = bound(JointPos(), JointVel())
+    view = TermFrame(frame, "rewards/mine", (JointPos(),))
+    for _ in range(2):  # the second time with the read at hand
+        assert view and JointPos() in view and JointVel() not in view
+        assert view.get(JointPos()) is view[JointPos()]
+        with pytest.raises(UndeclaredRead, match="rewards/mine reads JointVel"):
+            view.get(JointVel())
+    with pytest.raises(TypeError, match="rewards/mine assigns to JointPos"):
+        view[JointPos()] = torch.zeros(2, 3)
+
+
 def test_needs_of_a_derived_read_are_not_granted_to_the_term():
     frame, _ = bound(JointPosRel())
     view = TermFrame(frame, "observations/q", (JointPosRel(),))

@@ -227,6 +227,7 @@ class MujocoBackend(Backend):
         self._plan = ReadPlan((), ())
         self._step_readers: list[_Reader] = []
         self._reset_readers: list[_Reader] = []
+        self._cleared_readers: list[_Reader] = []
         self._row_copies: list[Callable[[int], None]] | None = None
         self._step_stage = self._reset_stage = mujoco.mjtStage.mjSTAGE_NONE
         self._bound: dict[int, tuple[Tensor, Any]] = {}

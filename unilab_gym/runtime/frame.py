@@ -237,5 +237,23 @@ class TermFrame(dict[Read, Tensor]):
         if value is None:
             return frame.get(read)
         if read in frame.fixed:
-            self[read] = value
+            dict.__setitem__(self, read, value)
         return value
+
+    # What is held so far is nobody's business: these answer for every declared read.
+
+    def __contains__(self, read: object) -> bool:
+        """Whether the read was declared."""
+        return read in self._allowed
+
+    def __bool__(self) -> bool:
+        """A frame is there, whatever it holds."""
+        return True
+
+    def get(self, key: Read, default: object = None, /) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The same as `frame[read]`; a declared read is never missing."""
+        return self[key]
+
+    def __setitem__(self, read: Read, value: Tensor) -> None:
+        """Raises: the tensor would stay in place of the read for ever."""
+        raise TypeError(f"{self._name} assigns to {read}: reads cannot be replaced")
