@@ -7,7 +7,7 @@ reads are tensors that managers own (commands, actions, counters).
 Shapes use the package's letters: N envs, J joints, B bodies, K geoms or sites. Quaternions are
 wxyz. `_w` is the world frame, `_b` the root body's. Memory layout is not promised: index, add and
 `reshape` a read; `view(-1)` may raise. A read is overwritten at the next boundary and shared by
-all who ask: never write to it, and `clone` what a term keeps.
+all who ask: never write to it, and copy what a term keeps for later into memory from `ctx.zeros`.
 """
 
 from __future__ import annotations
