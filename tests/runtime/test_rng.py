@@ -438,3 +438,22 @@ def test_coarse_numbers_are_uniform_and_share_nothing():
         correlation = torch.corrcoef(part.T) - torch.eye(part.shape[1])
         assert correlation.abs().max() < 5.5 / math.sqrt(count)
         assert (part.mean() - 0.5).abs() < 5.0 / math.sqrt(12 * part.numel())
+
+
+@pytest.mark.parametrize("width", [1, 3, 5, 8, 13])
+def test_spare_columns_are_drawn_too(width):
+    """Bits of scratch words there would be denormal numbers, which take many times as long."""
+    rng = ManagerRng(16, torch.device("cpu"))
+    reads = [
+        rng.uniform("a", width, "step", coarse=True),
+        rng.normal("n", 1, "step"),
+        rng.uniform("a", width, "reset", coarse=width % 3 > 0),
+    ]
+    rng.build()
+    rng.set_keys(seed_keys(3, 16))
+    block = rng._block
+    block._scale, block._middle = torch.ones(()), torch.zeros(())
+    rng.draw()
+    assert block.values.shape[1] % 8 == 0
+    assert torch.equal(block.values, block.values.round())
+    assert all(read()[-1].any() for read in reads)

@@ -179,6 +179,7 @@ class _Block:
             bounds.append(len(keys))
         flat = list(itertools.chain.from_iterable(self.streams))
         spare = [0.0] * (-len(scale) % _LANES)
+        self._spare = len(spare)
         self._allocate(keys, (scale + spare, middle + spare), bounds, flat)
         normals = [stream for stream in flat if stream.kind == "normal"]
         self.normals = _Normals(self.values, normals) if normals else None
@@ -195,7 +196,8 @@ class _Block:
     ) -> None:
         n, device, width = self.num_envs, self.device, len(keys)
         self._scale, self._middle = torch.tensor(scaling, dtype=torch.float32, device=device)
-        self._words = torch.zeros((n, width), dtype=torch.int64, device=device)
+        words = torch.zeros(n * width + _LANES, dtype=torch.int64, device=device)
+        self._words = words[: n * width].view(n, width)
         # Scratch words mean nothing once the numbers are written, and share their memory: what
         # passes the cache in a step is a third less.
         numbers = len(self._scale)
@@ -232,7 +234,18 @@ class _Block:
             numbers.append(self.values[:, number : number + count])
             word, previous = word + stream.words, view.dtype
             gap = start + count != lanes * word
+        if integers:
+            self._fill_spare(integers, numbers)
         return integers, numbers
+
+    def _fill_spare(self, integers: list[Tensor], numbers: list[Tensor]) -> None:
+        """Takes spare columns along in the last run: whatever words follow in memory.
+
+        Else arithmetic there met the bits of scratch words, often denormal floats: far slower.
+        """
+        last, first = integers[-1], self.values.shape[1] - self._spare - numbers[-1].shape[1]
+        numbers[-1] = self.values[:, first:]
+        integers[-1] = last.as_strided(numbers[-1].shape, last.stride(), last.storage_offset())
 
     def draw(self, positions: tuple[Tensor, ...]) -> None:
         """Fills the block from the position of each counter, `[N, 1]`."""
