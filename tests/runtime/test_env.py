@@ -139,6 +139,29 @@ def test_torch_threads_and_modes_are_restored():
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize("inference", [True, False])
+def test_a_context_within_itself_restores_what_was_before_each(inference):
+    """A term may call the environment that is calling it."""
+
+    def torch_now():
+        return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_num_threads()
+
+    context = quiet_torch(single_thread=True, inference=inference)
+    torch.set_num_threads(2)
+    try:
+        before = torch_now()
+        for _ in range(2):
+            with context:
+                inside = torch_now()
+                with context, pytest.raises(ZeroDivisionError), context:
+                    assert torch_now() == inside == (False, inference, 1)
+                    1 / 0  # noqa: B018
+                assert torch_now() == inside
+            assert torch_now() == before
+    finally:
+        torch.set_num_threads(1)
+
+
 class Fuse:
     """Blows in the middle of a step, after the term has changed torch's modes."""
 

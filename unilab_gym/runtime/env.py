@@ -59,16 +59,22 @@ class TorchEnvState:
 class _Quiet:
     """What `quiet_torch` returns: a generator would take longer than all it does.
 
-    It can be entered again and again, but not within itself.
+    It can be entered again and again, within itself too (a term that calls its environment).
     """
 
-    __slots__ = ("_modes", "_single_thread", "_threads")
+    __slots__ = ("_inner", "_inside", "_modes", "_single_thread", "_threads")
 
     def __init__(self, single_thread: bool, inference: bool) -> None:
         self._single_thread = single_thread
         self._modes = (torch.inference_mode(inference), None if inference else torch.no_grad())
+        self._inside = False
+        self._inner: list[_Quiet] = []
 
     def __enter__(self) -> None:
+        if self._inside:  # torch's modes remember one entry
+            self._inner.append(_Quiet(self._single_thread, self._modes[1] is None))
+            return self._inner[-1].__enter__()
+        self._inside = True
         self._threads = torch.get_num_threads()
         if self._single_thread and self._threads != 1:
             torch.set_num_threads(1)
@@ -78,6 +84,9 @@ class _Quiet:
             no_grad.__enter__()
 
     def __exit__(self, *error: Any) -> None:
+        if self._inner:
+            return self._inner.pop().__exit__(*error)
+        self._inside = False
         mode, no_grad = self._modes
         if no_grad is not None:
             no_grad.__exit__(*error)
