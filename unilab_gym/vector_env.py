@@ -344,7 +344,7 @@ class UnilabVectorEnv(VectorEnv[Any, Any, Any]):
                 return self._out((obs, *flags, self._logged({})))
             groups = (self._chosen(state.obs), self._chosen(state.final_obs))
             obs, final_obs, *flags = self._owned((*groups, *flags))
-            info = step_info(runtime.rt.log, runtime.rt.terminations.done, final_obs)
+            info = step_info(runtime.rt.log, final_obs)
             return self._out((obs, *flags, self._logged(info)))
 
     def render(self) -> tuple[Any, ...] | None:

@@ -11,12 +11,11 @@ from torch import Tensor
 from unilab_gym.runtime.log import EpisodeLog
 
 
-def step_info(log: EpisodeLog, done: Tensor, final_obs: Any) -> dict[str, Any]:
+def step_info(log: EpisodeLog, final_obs: Any) -> dict[str, Any]:
     """Terminal observations and episode statistics; nobody asks on the host which rows ended.
 
     Args:
         log: The episode log, computed at this boundary.
-        done: Rows that ended `[N]` bool.
         final_obs: Observations of the boundary before the reset, every row, owned by the caller.
 
     Returns:
@@ -26,8 +25,7 @@ def step_info(log: EpisodeLog, done: Tensor, final_obs: Any) -> dict[str, Any]:
     # Two copies, cut into rows that do not overlap: each result can be overwritten. A clone, as
     # `contiguous` copies nothing where there is one environment.
     columns = log.packed_rows.clone(memory_format=torch.contiguous_format).unbind(0)
-    wanted = (len(columns) + 3, *done.shape)
-    masks = done.expand(wanted).clone(memory_format=torch.contiguous_format).unbind(0)
+    masks = log.masks.clone(memory_format=torch.contiguous_format).unbind(0)
     final: dict[str, Any] = dict(zip(log.names, columns, strict=True))
     final.update(zip(log.mask_names, masks, strict=False))
     returns, length = final.pop("episode/return"), final.pop("episode/length").long()

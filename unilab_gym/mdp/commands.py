@@ -217,11 +217,14 @@ class TrotGait(CommandTerm):
         self._standing_sq = ctx.tensor(standing_norm**2)
         self._legs = ctx.tensor([[0.0], [0.5], [0.5], [0.0]])
         self._uniform = ctx.uniform(1, "reset")
+        self._drawn = Cut(lambda draw: (draw.t(),))
         self.value = ctx.columns(4, key="value")
         stance = ctx.columns(4, torch.bool, key="stance")
         self.parts = {"stance": stance}
         # Everything is computed a column `[N]` at a time.
         self._phase_0 = ctx.columns(4, key="phase_0").t()  # of each leg, at the reset
+        self._phase = ctx.scratch_columns(4, key="phase").t()
+        self._pairs = self._phase[:2]  # FL stands for FL and RR, FR for FR and RL
         fresh = ctx.scratch_columns(4, key="fresh_value")
         fresh_stance = ctx.scratch_columns(4, torch.bool, key="fresh_stance")
         self._shown = _GaitColumns(self.value.t(), stance.t())
@@ -247,26 +250,27 @@ class TrotGait(CommandTerm):
     def _still(self, frame: TermFrame) -> Tensor:  # [N] bool
         return frame[Command(self._command)].square().sum(-1) < self._standing_sq
 
-    def _write(self, phase: Tensor, still: Tensor, out: _GaitColumns) -> None:
-        """Outputs of the legs' phases `[4, N]`, in periods from 0 to 1."""
-        torch.lt(phase, self._stance_share, out=out.stance)
+    def _write(self, still: Tensor, out: _GaitColumns) -> None:
+        """Outputs of the legs' phases, in periods from 0 to 1."""
+        torch.lt(self._phase, self._stance_share, out=out.stance)
         out.stance.logical_or_(still)
-        angle = phase[:2] * self._turn  # FL stands for FL and RR, FR for FR and RL
+        angle = self._pairs * self._turn
         torch.sin(angle, out=out.sin)
         torch.cos(angle, out=out.cos)
         out.value.masked_fill_(still, 0.0)
 
     def reset(self, mask: Tensor, frame: TermFrame) -> None:
         """Draws a phase for the new episode; rows outside the mask keep what they show."""
-        phase = (self._uniform().t() + self._legs).frac_()
+        (drawn,) = self._drawn(self._uniform())
+        torch.add(drawn, self._legs, out=self._phase).frac_()
         fresh, shown = self._fresh, self._shown
-        self._write(phase, self._still(frame), fresh)
-        torch.where(mask, phase, self._phase_0, out=self._phase_0)
+        self._write(self._still(frame), fresh)
+        torch.where(mask, self._phase, self._phase_0, out=self._phase_0)
         torch.where(mask, fresh.value, shown.value, out=shown.value)
         torch.where(mask, fresh.stance, shown.stance, out=shown.stance)
 
     def update(self, frame: TermFrame) -> None:
         """Moves the clock to this boundary."""
         elapsed = frame[EpisodeStep()] * self._rate
-        phase = (elapsed + self._phase_0).frac_()
-        self._write(phase, self._still(frame), self._shown)
+        torch.add(elapsed, self._phase_0, out=self._phase).frac_()
+        self._write(self._still(frame), self._shown)

@@ -70,6 +70,8 @@ class EpisodeLog:
         self.packed = packed[:, first:-1]
         """The named columns of this step's boundary, for every row `[N, L]`."""
         self.packed_rows = self.packed.t()
+        self.masks = terminations.done.expand(count + 3, ctx.num_envs)
+        """Which rows ended, once for every figure and three times more `[L + 3, N]`."""
         # A mean divides by the number of rows that have a figure: that column's total.
         counted = [0] * len(metrics.names) + [first + count] * (count - len(metrics.names))
         self._counted = ctx.tensor(counted, dtype=torch.int64)
