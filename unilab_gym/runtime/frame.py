@@ -193,16 +193,17 @@ class Frame:
         value = known.get(read)
         if value is None:
             bound = self._bound.get(read)
-            if bound is not None:
-                for need in bound[0]:
+            if bound is None:
+                compute, needs = self._derived[read]  # type: ignore[index]
+                # Most needs are known: no call for them.
+                value = compute(*[known[n] if n in known else self.get(n) for n in needs])
+            else:
+                needs, formula = bound
+                for need in needs:
                     if need not in known:
                         self.get(need)
-                bound[1].run()
-                value = known[read] = bound[1].result
-                return value
-            compute, needs = self._derived[read]  # type: ignore[index]
-            # Most needs are known: no call for them.
-            value = compute(*[known[n] if n in known else self.get(n) for n in needs])
+                formula.run()
+                value = formula.result
             known[read] = value
         return value
 

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from unilab_gym.errors import ConfigError, near
 from unilab_gym.runtime.carriers import StateRegistry
-from unilab_gym.runtime.rows import copy_each, zero_columns
+from unilab_gym.runtime.rows import copy_each, merged, zero_columns
 
 _MASK64 = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
@@ -219,21 +219,15 @@ class _Block:
     def _conversions(self, streams: list[_Stream]) -> tuple[list[Tensor], list[Tensor]]:
         """The words' integers in runs without a gap, and where the numbers of each go."""
         views = {kind: self._words.view(_INTEGERS[kind]) for kind in _NUMBERS}
-        integers: list[Tensor] = []
-        numbers: list[Tensor] = []
-        word, gap = 0, True
-        previous: torch.dtype | None = None
+        parts: list[tuple[int, Tensor]] = []
+        word = 0
         for stream in streams:
-            lanes, view = _NUMBERS[stream.kind], views[stream.kind]
-            start, number, count = lanes * word, stream.start, stream.numbers
-            if not gap and view.dtype == previous:
-                start, number = start - integers[-1].shape[1], number - integers[-1].shape[1]
-                count += integers.pop().shape[1]
-                numbers.pop()
-            integers.append(view[:, start : start + count])
-            numbers.append(self.values[:, number : number + count])
-            word, previous = word + stream.words, view.dtype
-            gap = start + count != lanes * word
+            first = _NUMBERS[stream.kind] * word
+            parts.append((stream.start, views[stream.kind][:, first : first + stream.numbers]))
+            word += stream.words
+        runs = merged(parts)
+        integers = [run for _, run in runs]
+        numbers = [self.values[:, start : start + run.shape[1]] for start, run in runs]
         if integers:
             self._fill_spare(integers, numbers)
         return integers, numbers

@@ -8,7 +8,7 @@ take about a fifth of the time of `masked_fill_` and `where` with a mask that is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -64,6 +64,23 @@ class Cut:
             with torch.inference_mode(False):  # memory made here can be written anywhere
                 self._whole, self._views = whole, self._cut(whole)
         return self._views
+
+
+def merged(parts: Sequence[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
+    """Joins (first column, part) where parts are neighbours in column and in memory."""
+    runs: list[tuple[int, Tensor]] = []
+    for start, part in parts:
+        if runs:
+            first, run = runs[-1]
+            width = run.shape[1]
+            beside = run.storage_offset() + width == part.storage_offset()
+            same = run.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
+            if first + width == start and beside and same and run.dtype == part.dtype:
+                shape = (run.shape[0], width + part.shape[1])
+                runs[-1] = (first, run.as_strided(shape, run.stride()))
+                continue
+        runs.append((start, part))
+    return runs
 
 
 _Several = list[Tensor] | tuple[Tensor, ...]

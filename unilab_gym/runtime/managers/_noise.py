@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from unilab_gym.config import GaussianNoiseCfg, UniformNoiseCfg
+from unilab_gym.runtime.rows import merged
 from unilab_gym.runtime.term import BuildContext
 
 NoiseCfg = UniformNoiseCfg | GaussianNoiseCfg
@@ -53,23 +54,6 @@ class Draws:
         if self._runs is None:  # views of a block that exists from the first draw on
             self._runs = merged([(start, draw()) for start, draw in self._draws])
         return self._runs
-
-
-def merged(parts: Sequence[tuple[int, Tensor]]) -> list[tuple[int, Tensor]]:
-    """Joins columns that are neighbours both in the group and in memory."""
-    runs: list[tuple[int, Tensor]] = []
-    for start, part in parts:
-        if runs:
-            first, run = runs[-1]
-            width = run.shape[1]
-            beside = run.storage_offset() + width == part.storage_offset()
-            same = run.untyped_storage().data_ptr() == part.untyped_storage().data_ptr()
-            if first + width == start and beside and same:
-                shape = (run.shape[0], width + part.shape[1])
-                runs[-1] = (first, run.as_strided(shape, run.stride()))
-                continue
-        runs.append((start, part))
-    return runs
 
 
 class Corruption:
